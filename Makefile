@@ -35,8 +35,8 @@ SOURCES := pyproject.toml README.md LICENSE $(CMAKE_LISTS) $(NATIVE) \
            $(shell find src -name '*.py' -o -name py.typed)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev setup setup-core system test test-all test-native test-asan test-tsan test-threads test-sanitizers test-python test-jobs test-oldest test-mxnet test-jax \
-        test-clients test-libraries test-ray test-spark test-landscapes landscapes landscapes-runtime test-gpu build-tests build-sanitized fuzz lint lint-python lint-native bench bench-hosts bench-jax docs wheel wheel-test clean FORCE
+.PHONY: help demo dev setup setup-core system test test-all test-native test-asan test-tsan test-threads test-sanitizers test-python test-jobs test-oldest test-matrix test-newest test-mxnet test-jax test-keras-backends \
+        test-clients test-torch-versions test-libraries test-loggers test-notebooks test-loaders test-ray test-spark test-landscapes test-dashboard test-site site landscapes landscapes-runtime test-gpu build-tests build-sanitized fuzz lint lint-python lint-native bench bench-hosts bench-jax soak docs wheel wheel-test clean FORCE sdist release-check
 FORCE:
 
 help: ## print this list
@@ -99,6 +99,11 @@ $(VENV)/wheel.stamp: requirements/wheel.txt requirements/build.txt $(VENV)/pytho
 	$(INSTALL) -r requirements/wheel.txt
 	@touch $@
 
+# What checks and describes a release.
+$(VENV)/release.stamp: requirements/release.txt $(VENV)/wheel.stamp
+	$(INSTALL) -r requirements/release.txt
+	@touch $@
+
 # The oldest TensorFlow that works.
 $(VENV)/oldest.stamp: $(VENV)/%.stamp: requirements/%.txt $(VENV)/python.stamp
 	python -m venv --clear $(VENV)/$*
@@ -143,11 +148,39 @@ $(VENV)/clients.stamp: requirements/clients.txt $(VENV)/demo.stamp $(VENV)/bench
 	@$(VENV)/clients/bin/python -c 'import accelerate, lightning, transformers.trainer' 2>/dev/null || true
 	@touch $@
 
+# Other versions of PyTorch, before that of .venv on the path of Python: 15 GB.
+TORCHES := torch_newest torch_oldest torch_oldest_backend
+$(TORCHES:%=$(VENV)/%.stamp): $(VENV)/%.stamp: requirements/%.txt $(VENV)/test.stamp
+	$(SHARE)
+	$(INSTALL_OWN)
+	@touch $@
+
+# Libraries that load data.
+$(VENV)/loaders.stamp: requirements/loaders.txt $(VENV)/dev.stamp
+	$(SHARE)
+	$(VENV)/loaders/bin/$(PIP) --no-compile -r requirements/loaders.txt
+	@$(VENV)/loaders/bin/python -c 'import datasets, grain, webdataset' 2>/dev/null || true
+	@touch $@
+
 # Libraries that train on Horovod.
 $(VENV)/libraries.stamp: requirements/libraries.txt $(VENV)/dev.stamp $(VENV)/bench.stamp
 	$(SHARE)
 	$(VENV)/libraries/bin/$(PIP) --no-compile -r requirements/libraries.txt
 	@$(VENV)/libraries/bin/python -c 'import ignite.engine, pytorch_lightning, deepmd.tf' 2>/dev/null || true
+	@touch $@
+
+# Where hvd.log writes.
+$(VENV)/loggers.stamp: requirements/loggers.txt $(VENV)/dev.stamp $(VENV)/bench.stamp
+	$(SHARE)
+	$(VENV)/loggers/bin/$(PIP) --no-compile -r requirements/loggers.txt
+	@$(VENV)/loggers/bin/python -c 'import mlflow.tracking, trackio, tensorboard.compat.proto.event_pb2' 2>/dev/null || true
+	@touch $@
+
+# Notebooks, and what executes them.
+$(VENV)/notebooks.stamp: requirements/notebooks.txt $(VENV)/test.stamp
+	$(SHARE)
+	$(VENV)/notebooks/bin/$(PIP) --no-compile -r requirements/notebooks.txt
+	@$(VENV)/notebooks/bin/python -c 'import ipykernel.kernelapp, nbclient' 2>/dev/null || true
 	@touch $@
 
 # Ray and Spark beside what .venv holds, the newest and the oldest.
@@ -156,11 +189,30 @@ $(patsubst %,$(VENV)/%.stamp,ray ray_oldest spark spark_oldest): $(VENV)/%.stamp
 	$(VENV)/$*/bin/$(PIP) --no-compile -r requirements/$*.txt
 	@touch $@
 
+# Keras with all of its backends.
+$(VENV)/keras_backends.stamp: requirements/keras_backends.txt $(VENV)/dev.stamp
+	$(SHARE)
+	$(VENV)/keras_backends/bin/$(PIP) --no-compile -r requirements/keras_backends.txt
+	@$(VENV)/keras_backends/bin/python -c 'import jax, keras' 2>/dev/null || true
+	@touch $@
+
 # The app apps/landscapes, installed where it is edited.
 $(VENV)/landscapes.stamp: requirements/landscapes.txt apps/landscapes/pyproject.toml $(VENV)/test.stamp
 	$(SHARE)
 	$(VENV)/landscapes/bin/$(PIP) --no-compile -r requirements/landscapes.txt
 	$(VENV)/landscapes/bin/$(PIP) --no-compile --no-deps -e apps/landscapes
+	@touch $@
+
+# The page of a job, and what drives it in a browser.
+$(VENV)/dashboard.stamp: requirements/dashboard.txt $(VENV)/test.stamp
+	$(SHARE)
+	$(VENV)/dashboard/bin/$(PIP) --no-compile -r requirements/dashboard.txt
+	@touch $@
+
+# The documentation site, and what drives it in a browser. The site itself needs no framework.
+$(VENV)/site.stamp: requirements/site.txt $(VENV)/python.stamp
+	$(SHARE)
+	$(VENV)/site/bin/$(PIP) --no-compile -r requirements/site.txt
 	@touch $@
 
 # The names of the sources: it changes when one is added or removed.
@@ -180,7 +232,7 @@ test: ## the core of the tests: 7 to 11 minutes on two cores
 	@$(MAKE) test-native
 	@$(MAKE) test-python
 
-test-all: test-sanitizers test-jobs test-oldest test-mxnet test-jax test-clients test-libraries test-landscapes test-ray test-spark test ## all tests that need neither a GPU nor minutes of fuzzing
+test-all: test-sanitizers test-jobs test-oldest test-mxnet test-jax test-keras-backends test-clients test-libraries test-loggers test-notebooks test-loaders test-landscapes test-dashboard test-site test-ray test-spark test ## all tests that need neither a GPU nor minutes of fuzzing
 
 # What starts jobs has the machine for itself: each job keeps all cores busy, and some tests say within how many seconds
 # a fault must be told. Side by side they take hardly less time, and such tests fail. A few of these tests belong to the core.
@@ -189,7 +241,7 @@ CORE_JOBS = tests/dist/test_horovodrun.py tests/dist/test_faults.py tests/dist/t
             tests/examples/test_latency.py
 # The rest, in as many lanes as there are cores.
 OLDEST = tests/contract/test_oldest_tensorflow.py
-BESIDE = $(filter-out tests/dist tests/clients tests/examples tests/gpu tests/jax tests/libraries tests/mxnet tests/ray tests/spark tests/fakes tests/wheel,$(patsubst %/,%,$(wildcard tests/*/)))
+BESIDE = $(filter-out tests/dist tests/clients tests/dashboard tests/site tests/examples tests/gpu tests/jax tests/keras_backends tests/libraries tests/loggers tests/loaders tests/mxnet tests/notebooks tests/ray tests/spark tests/fakes tests/wheel,$(patsubst %/,%,$(wildcard tests/*/)))
 # Whoever names some tests waits for PyTorch and pytest only; tests of what is not installed are left out, and pytest says so.
 WANTED = $(if $(PYTEST),test,dev bench)
 test-python: $(WANTED:%=$(VENV)/%.stamp) $(VENV)/installed.stamp build/fakes/libfake_nccl.so ## the Python tests of the core, on the installed package
@@ -209,18 +261,50 @@ test-oldest: $(VENV)/oldest.stamp $(VENV)/dev.stamp $(VENV)/installed.stamp ## t
 test-mxnet: $(VENV)/mxnet.stamp $(VENV)/dev.stamp $(VENV)/installed.stamp ## the contract, training and examples on MXNet 1.9.1
 	python -m pytest tests/mxnet $(PYTEST)
 
+# NEWEST=1 leaves out the oldest version that works.
 ON_OLD_JAX = tests/jax -k 'all_cases_on_two_ranks or dead_rank or import or copies or several_devices'
-test-jax: $(VENV)/jax.stamp $(VENV)/jax_oldest.stamp $(VENV)/dev.stamp $(VENV)/installed.stamp ## the contract, derivatives and training on JAX
-ifeq ($(PYTEST),)
+test-jax: $(VENV)/jax.stamp $(if $(NEWEST),,$(VENV)/jax_oldest.stamp) $(VENV)/dev.stamp $(VENV)/installed.stamp ## the contract, derivatives and training on JAX
+ifeq ($(PYTEST)$(NEWEST),)
 	JAX_ENVIRONMENT=jax_oldest python -m pytest $(ON_OLD_JAX)
 endif
 	python -m pytest tests/jax $(PYTEST)
 
+test-keras-backends: $(VENV)/keras_backends.stamp $(VENV)/installed.stamp ## Keras 3 on TensorFlow, JAX and PyTorch
+	python -m pytest tests/keras_backends $(PYTEST)
+
 test-clients: $(VENV)/clients.stamp $(VENV)/installed.stamp $(VENV)/test.stamp ## DDP, FSDP2, Accelerate, Lightning 2 ... on torch.distributed
 	python -m pytest tests/clients $(PYTEST)
 
+# Not part of test-all or of CI.
+test-torch-versions: $(TORCHES:%=$(VENV)/%.stamp) $(VENV)/installed.stamp ## the contract on other versions of PyTorch, torch.distributed on the newest and on the oldest for it; 15 GB
+	$(VENV)/torch_newest/bin/python -m pytest tests/torch_distributed tests/contract/test_torch.py $(PYTEST)
+	$(VENV)/torch_oldest_backend/bin/python -m pytest tests/torch_distributed tests/contract/test_torch.py $(PYTEST)
+	$(VENV)/torch_oldest/bin/python -m pytest tests/contract/test_torch.py $(PYTEST)
+
+# CELLS="torch-2.5 ..." names some, which may need gigabytes, TURN=NUMBER is for CI, RECORD=docs/data/matrix.json keeps the results.
+CELLS ?=
+TURN ?=
+RECORD ?=
+MATRIX = $(if $(TURN),--turn $(TURN)) $(if $(RECORD),--record $(RECORD)) $(CELLS)
+test-matrix: $(VENV)/dev.stamp $(VENV)/bench.stamp $(VENV)/installed.stamp ## the contract on old and new versions of frameworks and of Python; an hour, tests/matrix/cells.yaml lists them
+	python tests/matrix/matrix.py $(MATRIX)
+
+test-newest: $(VENV)/dev.stamp $(VENV)/bench.stamp $(VENV)/installed.stamp ## which pins have newer versions; the contract on the newest of what is small
+	python tests/matrix/matrix_newest.py
+	python tests/matrix/matrix.py newest
+
 test-libraries: $(VENV)/libraries.stamp $(VENV)/installed.stamp ## Ignite, Lightning 1.9 and DeePMD-kit train on two ranks
 	python -m pytest tests/libraries $(PYTEST)
+
+test-loggers: $(VENV)/loggers.stamp $(VENV)/installed.stamp ## hvd.log writes to TensorBoard, MLflow and trackio
+	python -m pytest tests/loggers $(PYTEST)
+
+# Where the kernel of a notebook runs, too.
+test-notebooks: $(VENV)/notebooks.stamp $(VENV)/installed.stamp ## horovod.run in cells of a notebook, and docs/notebook.ipynb
+	$(VENV)/notebooks/bin/python -m pytest tests/notebooks $(PYTEST)
+
+test-loaders: $(VENV)/loaders.stamp $(VENV)/installed.stamp ## hvd.shard with Hugging Face, WebDataset, Grain, torchdata, Parquet, tf.data, Keras
+	$(QUICKLY) $(VENV)/loaders/bin/python -m pytest tests/loaders $(PYTEST)
 
 # In its folder, whose pyproject.toml says how. Tests of the page need Chromium: make system. Types are checked here, as only
 # this environment has the libraries.
@@ -235,21 +319,29 @@ endif
 landscapes-runtime: $(VENV)/landscapes.stamp
 	@$(VENV)/landscapes/bin/python apps/landscapes/fetch_runtime.py
 
+# Tests of the page need Chromium: make system.
+test-dashboard: $(VENV)/dashboard.stamp $(VENV)/installed.stamp ## the live page of a job in Chromium, the terminal and the metrics
+	$(VENV)/dashboard/bin/python -m pytest tests/dashboard $(PYTEST)
+
+# Tests of the pages need Chromium: make system.
+test-site: $(VENV)/site.stamp $(VENV)/dev.stamp $(VENV)/installed.stamp ## the documentation site: links, pages in Chromium, its programs
+	$(VENV)/site/bin/python -m pytest tests/site $(PYTEST)
+
 # What loads PyTorch and TensorFlow itself does so as quickly as what it starts.
 QUICKLY = PYTHONPATH=$(CURDIR)/tests/quick_imports
 # An old Ray warns of itself.
 ON_OLD_RAY = tests/ray/test_ray_executor.py tests/ray/test_ray_ranks.py tests/ray/test_ray_elastic.py -W ignore \
              -k 'grouped or pytorch or killed_worker or snippets or caller_is_used'
-test-ray: $(VENV)/ray.stamp $(VENV)/ray_oldest.stamp $(VENV)/installed.stamp ## ranks on a local Ray cluster of two nodes
-ifeq ($(PYTEST),)
+test-ray: $(VENV)/ray.stamp $(if $(NEWEST),,$(VENV)/ray_oldest.stamp) $(VENV)/installed.stamp ## ranks on a local Ray cluster of two nodes
+ifeq ($(PYTEST)$(NEWEST),)
 	$(QUICKLY) $(VENV)/ray_oldest/bin/python -m pytest $(ON_OLD_RAY)
 endif
 	$(QUICKLY) $(VENV)/ray/bin/python -m pytest tests/ray $(PYTEST)
 
 # Spark needs Java: make system.
 ON_OLD_SPARK = tests/spark -W ignore -k 'places or names_rank or lost_executor or broke_off or pipeline_learns'
-test-spark: $(VENV)/spark.stamp $(VENV)/spark_oldest.stamp $(VENV)/installed.stamp ## ranks in tasks of a local Spark cluster of two executors
-ifeq ($(PYTEST),)
+test-spark: $(VENV)/spark.stamp $(if $(NEWEST),,$(VENV)/spark_oldest.stamp) $(VENV)/installed.stamp ## ranks in tasks of a local Spark cluster of two executors
+ifeq ($(PYTEST)$(NEWEST),)
 	$(QUICKLY) $(VENV)/spark_oldest/bin/python -m pytest $(ON_OLD_SPARK)
 endif
 	$(QUICKLY) $(VENV)/spark/bin/python -m pytest tests/spark tests/unit/spark $(PYTEST)
@@ -289,7 +381,8 @@ build-sanitized: $(VENV)/dev.stamp build/asan/build.ninja build/tsan/build.ninja
 
 # It has no wheel for newer interpreters; python3 of .venv is known only behind its stamp.
 MXNET = $(shell $(PYTHON) -c 'import sys; print("mxnet" if sys.version_info < (3, 12) else "")')
-setup: setup-core $(patsubst %,$(VENV)/%.stamp,oldest $(MXNET) clients jax jax_oldest libraries landscapes ray ray_oldest spark spark_oldest)  # every environment of .ci/run
+ENVIRONMENTS ?= oldest $(MXNET) clients dashboard jax jax_oldest keras_backends libraries loggers notebooks loaders landscapes ray ray_oldest site spark spark_oldest
+setup: setup-core $(ENVIRONMENTS:%=$(VENV)/%.stamp)  # every environment, or those of one turn of .ci/run
 setup-core: $(patsubst %,$(VENV)/%.stamp,dev bench installed) build/fakes/libfake_nccl.so  # what all its parts need
 
 # Files are compiled in bundles, one or two for each library, which takes half the time.
@@ -362,14 +455,32 @@ bench-hosts: $(VENV)/bench.stamp $(VENV)/installed.stamp ## the same between emu
 	python benchmarks/replay.py
 	python benchmarks/simulate.py
 
+# Also writes docs/data/elastic_soak.json, from which docs/benchmarks.md has its table, with SOAK='--json docs/data/elastic_soak.json'.
+STEPS ?= 100000
+SOAK ?=
+soak: $(VENV)/demo.stamp $(VENV)/installed.stamp ## an elastic job of STEPS=100000 steps: whether anything grows; minutes
+	python benchmarks/elastic_soak.py --steps $(STEPS) $(SOAK)
+
 docs: $(VENV)/dev.stamp $(VENV)/installed.stamp ## write tables and the stub; check programs, names and links
 	python -m horovod._settings.document docs/settings.md
 	python -m horovod.runner.cli.document docs/launching.md
+	python -m horovod.runner.doctor.document docs/upgrading.md
+	python benchmarks/document.py docs/benchmarks.md
+	python tests/matrix/matrix_document.py docs/compatibility.md
 	python -m nanobind.stubgen -q -D -m horovod._native -o src/horovod/_native.pyi
 	python -m pytest tests/layers/test_documents.py tests/layers/test_commands_in_documents.py tests/examples/test_commands.py
 
+site: $(VENV)/site.stamp ## build the documentation site into build/site; open its index.html, without a server
+	NO_MKDOCS_2_WARNING=1 $(VENV)/site/bin/python -m mkdocs build
+
 wheel: $(VENV)/wheel.stamp ## build wheels for every Linux with glibc 2.28 into dist/, PYTHONS="python3.10 ..." or all at hand
 	wheels/build.sh $(PYTHONS)
+
+sdist: $(VENV)/release.stamp ## the source distribution, what it contains and needs (CycloneDX), and checksums, into dist/
+	wheels/sdist.sh
+
+release-check: $(VENV)/release.stamp ## check the files in dist/: metadata, tags, stable ABI, checksums, extras
+	wheels/check.sh
 
 wheel-test: wheel $(VENV)/dev.stamp ## install them in every Python at hand, where there is no compiler, and run jobs
 	tests/wheel/install.sh dist

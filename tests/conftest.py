@@ -22,6 +22,9 @@ sys.dont_write_bytecode = False
 # Threads of PyTorch that wait for each other sleep. They would keep the core busy that others need.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+# Tests let jobs fail; the user's own reports are to stay.
+os.environ.setdefault("HOROVOD_KEEP_REPORTS", "0")
+
 # A shell lets the jobs that it starts in the background ignore Ctrl-C, and nohup the end of the
 # terminal; their children inherit that, and Horovod respects it. Tests of these signals are to run
 # there, too.

@@ -3,9 +3,10 @@
     horovodrun -np 2 --min-np 1 python examples/keras/digits_elastic.py
     horovodrun -np 2 --min-np 1 python examples/keras/digits_elastic.py --style function
 
-"callback" is the simple way: ``fit`` goes on where the job is after a change. "function" is that of
-Horovod since 0.20: a function that begins anew, and a state that says where it goes on. The data is
-the set of 1797 images of 8 x 8 pixels that scikit-learn brings along.
+"callback" is the simple way, with Keras on TensorFlow: ``fit`` goes on where the job is after a
+change. "function" is that of Horovod since 0.20, with Keras on any backend: a function that begins
+anew, and a state that says where it goes on. The data is the set of 1797 images of 8 x 8 pixels
+that scikit-learn brings along.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
+import keras
 import numpy as np
-import tensorflow as tf
 from sklearn.datasets import load_digits
-from tensorflow import keras
 
 import horovod.keras as hvd
 
@@ -125,14 +125,25 @@ def train_in_function(args: argparse.Namespace, model: keras.Model, data: Data) 
     train(hvd.elastic.KerasState(model, epoch=0, batch=0))
 
 
+def share_cores() -> None:
+    """Let TensorFlow and PyTorch compute with this rank's share of the host's cores."""
+    num_threads = max(1, (os.cpu_count() or 1) // hvd.local_size())
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.threading.set_intra_op_parallelism_threads(num_threads)
+    elif keras.backend.backend() == "torch":
+        import torch
+
+        torch.set_num_threads(num_threads)
+
+
 def main() -> None:
     args = parse_args()
 
     # Horovod: join the job. A rank that comes later builds its model while the others train.
     hvd.init()
-    tf.config.threading.set_intra_op_parallelism_threads(
-        max(1, (os.cpu_count() or 1) // hvd.local_size())
-    )
+    share_cores()
     keras.utils.set_random_seed(args.seed + hvd.rank())  # dropout differs between the ranks
     train_data, (test_images, test_labels) = load_data(args.seed)
 

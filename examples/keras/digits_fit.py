@@ -2,6 +2,7 @@
 
     python examples/keras/digits_fit.py
     horovodrun -np 2 python examples/keras/digits_fit.py
+    KERAS_BACKEND=jax horovodrun -np 2 python examples/keras/digits_fit.py
 
 The lines that make it distributed are marked with "Horovod:". The data is the set of 1797 images
 of 8 x 8 pixels that scikit-learn brings along, so nothing is downloaded.
@@ -14,10 +15,9 @@ import os
 import tempfile
 from pathlib import Path
 
+import keras
 import numpy as np
-import tensorflow as tf
 from sklearn.datasets import load_digits
-from tensorflow import keras
 
 import horovod.keras as hvd
 
@@ -94,6 +94,19 @@ def report(epoch: int, logs: dict[str, float]) -> None:
     print(f"epoch {epoch + 1:2d}: loss {loss:.4f}, training accuracy {accuracy:.2%}")
 
 
+def share_cores() -> None:
+    """Let TensorFlow and PyTorch compute with this rank's share of the host's cores."""
+    num_threads = max(1, (os.cpu_count() or 1) // hvd.local_size())
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.threading.set_intra_op_parallelism_threads(num_threads)
+    elif keras.backend.backend() == "torch":
+        import torch
+
+        torch.set_num_threads(num_threads)
+
+
 def main() -> None:
     args = parse_args()
 
@@ -101,9 +114,7 @@ def main() -> None:
     hvd.init()
 
     # Horovod: the ranks of a host share its cores.
-    tf.config.threading.set_intra_op_parallelism_threads(
-        max(1, (os.cpu_count() or 1) // hvd.local_size())
-    )
+    share_cores()
     keras.utils.set_random_seed(args.seed + hvd.rank())  # dropout differs between the ranks
     (images, labels), (test_images, test_labels) = load_data(args.seed)
 

@@ -12,8 +12,11 @@ import torch
 SCRIPT = Path(__file__).with_name("torch_programs.py")
 PROGRAMS = [
     "ddp", "ddp_bucket_views", "ddp_static_graph", "ddp_unused_parameters", "ddp_no_sync",
-    "ddp_join", "ddp_fp16_hook", "ddp_bf16_hook", "ddp_power_sgd", "zero_redundancy_optimizer",
-    "fsdp2", "fsdp2_bf16", "dtensor", "tensor_parallel", "pipeline", "save_checkpoint",
+    "ddp_join", "ddp_join_by_effective_size", "ddp_fp16_hook", "ddp_bf16_hook", "ddp_power_sgd",
+    "zero_redundancy_optimizer",
+    "fsdp2", "fsdp2_bf16", "dtensor", "tensor_parallel", "pipeline",
+    "compiled_ddp", "compiled_collectives",
+    "save_checkpoint",
 ]  # fmt: skip
 LIMIT_S = 300
 Found = list[dict[str, dict[str, torch.Tensor]]]

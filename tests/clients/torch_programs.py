@@ -12,10 +12,11 @@ import sys
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -137,11 +138,20 @@ def ddp_no_sync() -> Tensors:
 
 @program
 def ddp_join() -> Tensors:
-    """Later ranks have more batches."""
+    return join()
+
+
+@program
+def ddp_join_by_effective_size() -> Tensors:
+    return join(divide_by_initial_world_size=False)
+
+
+def join(**options: bool) -> Tensors:
+    """Train on more batches on later ranks."""
     torch.manual_seed(1)
     model = DistributedDataParallel(nn.Linear(16, 8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    with Join([model]):
+    with Join([model], **options):
         for inputs, targets in batches(STEPS + dist.get_rank()):
             optimizer.zero_grad()
             nn.functional.mse_loss(model(inputs), targets).backward()
@@ -289,6 +299,29 @@ def pipeline() -> Tensors:
             schedule.step()
         optimizer.step()
     return weights_of(stage_module)
+
+
+@program
+def compiled_ddp() -> Tensors:
+    """TorchInductor compiles the model; DDP reduces its gradients between compiled pieces."""
+    model = DistributedDataParallel(make_model())
+    return train(cast("nn.Module", torch.compile(model)))
+
+
+@program
+def compiled_collectives() -> Tensors:
+    """One graph with collectives in it, and the same operations without a compiler."""
+
+    def reduced(inputs: torch.Tensor) -> torch.Tensor:
+        world = dist.group.WORLD
+        total = functional.all_reduce(inputs * 2, "sum", world)
+        gathered = functional.all_gather_tensor(total + 1, 0, world)
+        share = functional.reduce_scatter_tensor(gathered.cos(), "sum", 0, world)
+        return functional.all_to_all_single(share * 3, None, None, world).relu()
+
+    inputs = torch.arange(8.0) + dist.get_rank()
+    found: torch.Tensor = torch.compile(reduced, fullgraph=True)(inputs)
+    return {"compiled": found, "eager": torch.as_tensor(reduced(inputs)).clone()}
 
 
 @program

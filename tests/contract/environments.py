@@ -47,8 +47,8 @@ def exit_without(environment: Environment) -> None:
     if not environment.python.exists():
         name = environment.framework
         pytest.exit(
-            f"tests/{name} needs {environment.python}: `make test-{name}` installs it, and runs "
-            "them",
+            f"tests/{name} needs {environment.python}: `make test-{name.replace('_', '-')}` "
+            "installs it, and runs them",
             returncode=5,
         )
 

@@ -1,4 +1,4 @@
-"""A rank for README's table of what happened and what you see: see what_you_see.py.
+"""A rank for the table of docs/failures.md: see what_you_see.py.
 
 Arguments: the framework and what is to happen. Each error is printed with the row that it is of.
 """

@@ -17,7 +17,8 @@ pytest.importorskip("tf_keras")
 from keras2_cases import expected_names
 from tensorflow_api import LACKING, MODES
 
-PYTHON = Path(sys.prefix) / "oldest" / "bin" / "python"
+# The matrix names other environments: tests/matrix.
+PYTHON = Path(sys.prefix) / os.environ.get("TENSORFLOW_ENVIRONMENT", "oldest") / "bin" / "python"
 RANK = Path(__file__).with_name("oldest_tensorflow_rank.py")
 DEADLINE_S = 300.0
 
@@ -50,5 +51,5 @@ def test_contract(tmp_path: Path) -> None:
         said = [line.removeprefix(prefix) for line in job.stdout.splitlines() if prefix in line]
         version, *done = said
         # TensorFlow 2.16 brings Keras 3.
-        cases = expected_names() if version.startswith("2.13.") else []
+        cases = expected_names() if int(version.split(".")[1]) < 16 else []
         assert done == [f"{mode} {name}" for mode in MODES for name in names] + cases

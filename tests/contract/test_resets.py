@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from checks import CHECKS
+from led_job import await_workers, begin_generation
 
-from horovod._job.environment import with_horovod_on_path
 from horovod._job.job import open_job
+from horovod._job.python_path import with_horovod_on_path
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -50,7 +51,7 @@ def _started(job: Job, number: int, told: dict[str, Any]) -> Iterator[list[subpr
             assert process.stdin is not None
             process.stdin.write(json.dumps({**told, **store}) + "\n")
             process.stdin.flush()
-        job.wait_until(lambda job: len(job.available) == number, _PATIENCE_S)
+        await_workers(job, lambda job: len(job.available) == number, _PATIENCE_S)
         yield processes
     finally:
         for process in processes:
@@ -72,7 +73,7 @@ def _generations(
         workers = sorted(job.available.values(), key=lambda worker: worker.slot)
         for generation, size in enumerate(sizes):
             slots = [(generation + place) % number for place in range(size)]
-            job.begin_generation([workers[slot] for slot in slots])
+            begin_generation(job, [workers[slot] for slot in slots])
             lines = [processes[slot].stdout.readline() for slot in slots]  # type: ignore[union-attr]
             assert all(lines), "a rank has failed; it says why on standard error"
             reports.append([json.loads(line) for line in lines])

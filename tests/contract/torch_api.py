@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from checks import CHECKS
+from collectives import UNSIGNED
 
 import horovod.torch as hvd
 
@@ -19,6 +20,8 @@ class TorchApi:
 
     interface = hvd
     abilities = ("complex", "passes", "weights", "weights of passes")
+    # PyTorch before 2.3 has one unsigned dtype.
+    lacking_dtypes = tuple(name for name in UNSIGNED if not hasattr(torch, name))
 
     def tensor(self, values: Any, dtype: str) -> torch.Tensor:
         return torch.from_numpy(np.asarray(values)).to(getattr(torch, dtype))

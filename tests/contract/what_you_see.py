@@ -1,4 +1,4 @@
-"""README's table of what happened and what you see, row by row, for ranks of any framework.
+"""The table of docs/failures.md, row by row, for ranks of any framework.
 
 A rank is ``table_rank.py FRAMEWORK WHAT``. Some rows share a job, which goes on after them.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 RANK = Path(__file__).with_name("table_rank.py")
-README = RANK.parents[2] / "README.md"
+PAGE = RANK.parents[2] / "docs" / "failures.md"
 VARIABLES = {
     "HOROVOD_STALL_CHECK_TIME_SECONDS": "1",
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0",
@@ -134,7 +134,7 @@ JOBS: dict[str, dict[str, Callable[[Seen], None]]] = {
     "raise": {"A rank raised an exception": raised},
     "no start": {"The job cannot start": no_start},
 }
-"""By what ranks are told to do: the rows, as README has them, and what is to be seen of each."""
+"""By what ranks are told to do: the rows, as the page has them, and what is to be seen of each."""
 
 
 def variables_of(job: str) -> dict[str, str]:
@@ -142,9 +142,9 @@ def variables_of(job: str) -> dict[str, str]:
     return {**VARIABLES, **({"HOROVOD_START_TIMEOUT": "2"} if job == "no start" else {})}
 
 
-def rows_of_readme() -> list[str]:
+def rows_of_page() -> list[str]:
     """The first column of the table."""
-    table = README.read_text().split("| What happened | What you see |\n", 1)[1].split("\n\n", 1)[0]
+    table = PAGE.read_text().split("| What happened | What you see |\n", 1)[1].split("\n\n", 1)[0]
     return [line.split("|")[1].strip() for line in table.splitlines()[1:]]
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from horovod._native import Buffer, Handle
 from horovod._rank import context
-from horovod._rank.group import ReduceOp
+from horovod._rank.group import PLAIN_SUM
 from horovod._rendezvous import sockets
 from horovod.errors import HorovodInternalError
 
@@ -37,7 +37,7 @@ class Reducer:
         """Submits one allreduce."""
         both = [self._buffer]
         group = context.global_group()
-        return group.allreduce(both, both, op=ReduceOp.SUM, name=name, keep=self.values)
+        return group.allreduce(both, both, PLAIN_SUM, name=name, keep=self.values)
 
 
 def say(word: str, text: str = "") -> None:

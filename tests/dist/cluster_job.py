@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
-from horovod._job.environment import with_horovod_on_path
 from horovod._job.job import open_job
+from horovod._job.python_path import with_horovod_on_path
 from horovod.runner.placing.hosts import Host, Slot, assign
 from horovod.runner.placing.plan import (
     JobSettings,

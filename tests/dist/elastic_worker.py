@@ -1,8 +1,9 @@
 """A worker of an elastic job that trains with PyTorch; run by test_elastic_workers.py.
 
 Its plan: "until": it trains two steps in this generation, then ends. "commits": whether it commits
-each step, or only looks for changes. "dies": [place, generation] where it kills itself: "sync",
-"callback" or "start". "sets": whether it makes process sets. "fails": whether it makes a mistake.
+each step, or only looks for changes. "shard_state": whether each rank keeps only its share of the
+optimizer state. "dies": [place, generation] where it kills itself: "sync",
+"callback" or "start".
 """
 
 from __future__ import annotations
@@ -11,14 +12,12 @@ import atexit
 import hashlib
 import os
 import signal
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 import horovod.torch as hvd
-from horovod.errors import MismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +27,6 @@ STEPS_AT_THE_END = 2
 STEPS_BEFORE_CHANGES = 4
 
 PLAN: dict[str, Any] = {}
-SETS: list[hvd.ProcessSet] = []
 PIPE: list[Connection] = []
 
 
@@ -84,6 +82,7 @@ def make_state() -> State:
     optimizer = hvd.DistributedOptimizer(
         torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1),
         named_parameters=model.named_parameters(),
+        shard_state=PLAN.get("shard_state", False),
     )
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
     state = State(model, optimizer, scheduler=scheduler, step=0, log=[])
@@ -102,18 +101,10 @@ def take_step(state: State) -> None:
     state.log.append(state.step)
 
 
-def use(process_set: hvd.ProcessSet) -> list[int] | None:
-    """The ranks of a set that works."""
-    total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="of set", process_set=process_set)
-    assert total.item() == process_set.size()
-    return process_set.ranks
-
-
 @hvd.elastic.run
 def train(state: State) -> int:
     """Ends when the generation of the plan has trained for a while."""
     total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="first").item()
-    sets = [use(each) for each in SETS if each.included()]
     tell(
         begins=state.step,
         at_s=time.monotonic(),
@@ -121,15 +112,12 @@ def train(state: State) -> int:
         **digests(state),
         rate=state.scheduler.get_last_lr()[0],
         log=len(state.log),
-        sets=sets,
         told=[os.environ[f"HOROVOD_{name}"] for name in ("RANK", "SIZE")],
         limits=(hvd.min_size(), hvd.max_size()),
     )
     left = STEPS_AT_THE_END
     while left:
         take_step(state)
-        if PLAN.get("fails"):
-            hvd.allreduce(torch.ones(1 + hvd.rank()), name="wrong")
         if state.step == STEPS_BEFORE_CHANGES:
             tell(trained=state.step)
         if hvd.elastic.generation() >= PLAN["until"]:
@@ -144,17 +132,11 @@ def train(state: State) -> int:
 def work() -> None:
     """What a script does."""
     hvd.init()
-    if PLAN.get("sets"):
-        SETS.append(hvd.add_process_set([0, 2]))
     tell(joined=True)
     die_at("start")
     state = make_state()
     tell(made=True)
-    try:
-        last = train(state)
-    except MismatchError as error:
-        tell(error=str(error)[:200])
-        sys.exit(3)
+    last = train(state)
     steps = hvd.allgather(torch.tensor([last]), name="steps").tolist()
     tell(ends=last, digest=digests(state)["digest"], same=len(set(steps)) == 1)
 

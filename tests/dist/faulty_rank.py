@@ -14,7 +14,7 @@ import numpy as np
 
 from horovod._native import Buffer
 from horovod._rank import context
-from horovod._rank.group import ReduceOp
+from horovod._rank.group import ReduceOp, Reduction
 from horovod.errors import HorovodInternalError
 
 
@@ -25,7 +25,9 @@ def main(fault: str, culprit: int, num_elements: int) -> None:
     buffer = Buffer.from_array(values)
 
     def reduce(name: str) -> None:
-        group.allreduce([buffer], [buffer], op=ReduceOp.MAX, name=name, keep=values).wait(30)
+        group.allreduce([buffer], [buffer], Reduction(ReduceOp.MAX), name=name, keep=values).wait(
+            30
+        )
 
     for step in range(5):
         reduce(f"step{step}")
@@ -33,7 +35,7 @@ def main(fault: str, culprit: int, num_elements: int) -> None:
         group.barrier().wait(30)
         # In the middle of an operation: submitted, but not waited for.
         if num_elements > 1:
-            group.allreduce([buffer], [buffer], op=ReduceOp.MAX, name="last", keep=values)
+            group.allreduce([buffer], [buffer], Reduction(ReduceOp.MAX), name="last", keep=values)
         print(f"fault {time.time()}", flush=True)
         if fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)

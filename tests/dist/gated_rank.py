@@ -14,7 +14,7 @@ import numpy as np
 
 from horovod._native import Buffer
 from horovod._rank import context
-from horovod._rank.group import ReduceOp
+from horovod._rank.group import PLAIN_SUM
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
     group = context.global_group()
     values = np.full(4, group.rank + 1, np.float32)
     buffer = Buffer.from_array(values)
-    group.allreduce([buffer], [buffer], op=ReduceOp.SUM, name="x", waits_next=True).wait(60)
+    group.allreduce([buffer], [buffer], PLAIN_SUM, name="x", waits_next=True).wait(60)
     print(f"rank {group.rank} of {group.size} has {values[0]:g}", flush=True)
     if (late := gate.with_name(gate.name + ".end")).exists():
         late.read_bytes()

@@ -15,7 +15,7 @@ import numpy as np
 
 from horovod._native import Buffer
 from horovod._rank import context
-from horovod._rank.group import ReduceOp
+from horovod._rank.group import ReduceOp, Reduction
 
 NUM_PARTS = 20
 
@@ -47,7 +47,9 @@ def main(path: str, num_megabytes: float, seconds: float) -> None:
         print("ready", flush=True)
         if group.rank != 0:
             time.sleep(1000)
-        group.allreduce([buffer], [buffer], op=ReduceOp.MAX, name="never", keep=values).wait()
+        group.allreduce(
+            [buffer], [buffer], Reduction(ReduceOp.MAX), name="never", keep=values
+        ).wait()
     except KeyboardInterrupt:
         if group.rank != 0:
             os._exit(1)

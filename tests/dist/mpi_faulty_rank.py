@@ -15,7 +15,7 @@ import numpy as np
 
 from horovod import _native
 from horovod._rank import context
-from horovod._rank.group import Group, ReduceOp
+from horovod._rank.group import PLAIN_SUM, Group
 from horovod.errors import HorovodInternalError, StartError
 
 VICTIM = 1
@@ -25,7 +25,7 @@ SURVIVORS_S = 20.0
 
 def add(group: Group, values: np.ndarray, name: str) -> None:
     buffer = _native.Buffer.from_array(values)
-    group.allreduce([buffer], [buffer], op=ReduceOp.SUM, name=name, keep=values).wait()
+    group.allreduce([buffer], [buffer], PLAIN_SUM, name=name, keep=values).wait()
 
 
 def say(*words: object) -> None:

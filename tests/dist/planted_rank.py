@@ -17,7 +17,7 @@ import time
 
 from horovod._native import Buffer
 from horovod._rank import context
-from horovod._rank.group import Group, ReduceOp
+from horovod._rank.group import PLAIN_SUM, Group
 from horovod._train.call_site import call_site
 from horovod.errors import HorovodInternalError
 
@@ -32,7 +32,7 @@ def reduce(name: str, group: Group | None = None, num_elements: int = 4) -> None
     handle = (group or context.global_group()).allreduce(
         [buffer],
         [buffer],
-        op=ReduceOp.SUM,
+        PLAIN_SUM,
         name=name,
         waits_next=True,
         call_site=call_site(),
@@ -219,7 +219,7 @@ def stop_amid(rank: int) -> None:
     values = array.array("f", [1.0]) * LARGE
     buffer = Buffer.from_array(values)
     num_batches = group.engine.statistics()["batches"]
-    group.allreduce([buffer], [buffer], op=ReduceOp.SUM, name="large", keep=values)
+    group.allreduce([buffer], [buffer], PLAIN_SUM, name="large", keep=values)
     until = time.monotonic() + HANG_S
     while group.engine.statistics()["batches"] == num_batches and time.monotonic() < until:
         pass

@@ -6,6 +6,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from led_job import await_workers, begin_generation
+
 from horovod._job import Assignment, Worker
 from horovod._job.job import Job, open_job
 
@@ -99,8 +101,8 @@ class Fleet:
     def begin(self, workers: Sequence[Process]) -> Membership:
         """Await that workers are ready, and begin a generation with them."""
         wanted = {process.identity for process in workers}
-        self.job.wait_until(lambda job: wanted <= set(job.available), PATIENCE_S)
-        return self.job.begin_generation([process.worker for process in workers])
+        await_workers(self.job, lambda job: wanted <= set(job.available), PATIENCE_S)
+        return begin_generation(self.job, [process.worker for process in workers])
 
     def await_event(self, kind: EventKind, process: Process) -> None:
         """Await what a worker tells."""

@@ -6,7 +6,7 @@ import array
 
 from horovod._native import Buffer
 from horovod._rank import context
-from horovod._rank.group import ReduceOp
+from horovod._rank.group import PLAIN_SUM
 
 
 def sum_of_ranks() -> float:
@@ -14,7 +14,7 @@ def sum_of_ranks() -> float:
     group = context.global_group()
     values = array.array("f", [1.0 + group.rank])
     buffer = Buffer.from_array(values)
-    group.allreduce([buffer], [buffer], op=ReduceOp.SUM, name="sum", waits_next=True).wait()
+    group.allreduce([buffer], [buffer], PLAIN_SUM, name="sum", waits_next=True).wait()
     return values[0]
 
 

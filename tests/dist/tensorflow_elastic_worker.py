@@ -1,9 +1,10 @@
 """A worker of an elastic job that trains with TensorFlow; run by test_tensorflow_elastic.py.
 
 Arguments of main: its environment, what it does, and a pipe, through which it tells what happens.
-It does "fit", "function" or "session". Further words: "dies", in the reset callback of the third
-generation; "wrong", an allreduce with another shape on each rank; a number, that of the generation
-in which it ends after some batches, by default the third one.
+It does "fit", "local", which is the same with local steps, "function" or "session". Further words:
+"dies", in the reset callback of the third generation; "wrong", an allreduce with another shape on
+each rank; a number, that of the generation in which it ends after some batches, by default the
+third one.
 """
 
 from __future__ import annotations
@@ -60,6 +61,9 @@ def digest(state: Any) -> str:
     """Tells variables apart that differ in one bit."""
     if isinstance(state, TensorFlowState):
         values = state.session.run(state.variables)
+    elif hasattr(state.optimizer, "outer_variables"):  # the rest of it is the rank's own
+        shared = [*state.model.trainable_variables, *state.optimizer.outer_variables]
+        values = [each.numpy() for each in shared]
     else:
         values = [each.numpy() for each in [*state.model.weights, *state.optimizer.variables]]
     hashed = hashlib.sha256()
@@ -77,6 +81,8 @@ def make_state(mode: str) -> Any:
     optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.1)
     if mode == "fit":
         optimizer = hvd.DistributedOptimizer(optimizer)
+    if mode == "local":
+        optimizer = hvd.LocalSGD(optimizer, every=3)
     model.compile(optimizer, "mse")
     return hvd.elastic.KerasState(model, epoch=0, batch=0)
 
@@ -105,6 +111,7 @@ class Teller(keras.callbacks.Callback):
 
 def fit(state: Any) -> None:
     """Trains with ``model.fit``."""
+    is_local = hasattr(state.optimizer, "outer_variables")
     x = np.random.default_rng(hvd.rank()).normal(size=(STEPS * 2, 4)).astype(np.float32)
     state.model.fit(
         x,
@@ -113,6 +120,7 @@ def fit(state: Any) -> None:
         epochs=MOST_EPOCHS - state.epoch,
         verbose=0,
         callbacks=[
+            *([hvd.callbacks.LocalStepsCallback()] if is_local else []),
             Teller(state),
             hvd.elastic.CommitStateCallback(state, batches_per_commit=2),
             hvd.elastic.UpdateBatchStateCallback(state),
@@ -176,7 +184,7 @@ def work(mode: str) -> None:
         state, train_on = loop.state, loop.train
     else:
         state = make_state(mode)
-        train_on = fit if mode == "fit" else Loop(state).train
+        train_on = fit if mode in ("fit", "local") else Loop(state).train
 
     state.register_reset_callbacks([die_if_told])
 

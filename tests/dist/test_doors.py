@@ -85,6 +85,8 @@ ELSEWHERE = {
     "horovod/tensorflow/data/compute_service.py",
     "horovod/_job/at_master.py",
     "horovod/ray/elastic_actor.py",
+    "horovod/runner/dashboard/server.py",
+    "horovod/_train/share_files.py",
     "horovod/spark/common/serialization.py",
     "horovod/spark/keras/estimator.py",
     "horovod/spark/keras/model.py",
@@ -181,14 +183,31 @@ def job_file(env: dict[str, str]) -> None:
         words = ("experiment", "monitor", "-f", "job.yml", "--prometheus", "0", "1")
         with launched(*words, **env) as serving:
             (told,) = serving.wait_lines("stdout", "http://127")
-            token = Path(told.split()[-1]).read_text()
-            request = urllib.request.Request(
-                told.split(",")[0], headers={"Authorization": f"Bearer {token}"}
-            )
-            with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:
-                assert "horovod" in response.read().decode()
+            assert "horovod" in read_metrics(told.split(",")[0], told)
         Path("seen").touch()
         assert running.wait() == 0, running.lines
+
+
+def measured(env: dict[str, str]) -> None:
+    words = ("-np", "1", "--metrics-port", "0", PYTHON, "line.py")
+    with launched(*words, **env) as running:
+        (told,) = running.wait_lines("stderr", "metrics: ")
+        url = told.split("metrics: ")[1].split(";")[0]
+        deadline_at = time.monotonic() + DEADLINE_S
+        while "horovod" not in read_metrics(url, told):  # empty until the ranks have reported
+            assert time.monotonic() < deadline_at, running.lines
+            time.sleep(0.05)
+        Path("seen").touch()
+        assert running.wait() == 0, running.lines
+
+
+def read_metrics(url: str, told: str) -> str:
+    """Return the metrics at an address; the line that tells of it ends with the token's file."""
+    token = Path(told.split()[-1]).read_text()
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:
+        text: str = response.read().decode()
+    return text
 
 
 def data_service(env: dict[str, str]) -> None:
@@ -211,6 +230,7 @@ KINDS = {
         slurm,
         torch_variables,
         job_file,
+        measured,
         data_service,
     )
 }

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from launcher import horovodrun, launched
 from restarted_worker import EPOCHS, LENGTH
 
 if TYPE_CHECKING:
     from launcher import Launcher
 
+DATA = Path(__file__).resolve().parents[1] / "data"
 WORKER = str(Path(__file__).with_name("restarted_worker.py"))
 
 
@@ -55,3 +58,9 @@ def test_a_job_that_is_asked_to_end_loses_nothing(tmp_path: Path) -> None:
         assert first.wait() != 0
     # The step in which it was asked has come to its end.
     assert go_on(tmp_path, 1) == LENGTH + 16
+
+
+@pytest.mark.parametrize("kept", sorted(DATA.glob("[0-9]*")), ids=lambda path: path.name)
+def test_commits_of_earlier_versions_are_continued(kept: Path, tmp_path: Path) -> None:
+    shutil.copytree(kept / "elastic", tmp_path / "commits")
+    assert go_on(tmp_path / "commits", 2) == LENGTH + 16

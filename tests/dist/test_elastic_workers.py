@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import elastic_worker
 import process_fleet
 import pytest
+from led_job import await_workers
 from process_fleet import PATIENCE_S, Fleet, Process, opened_fleet
 
 from horovod._job.records import EventKind
@@ -23,6 +24,8 @@ pytestmark = pytest.mark.slow
 # Forks processes that have imported everything, which takes a newcomer most of its time.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["horovod.torch", "torch._dynamo"])
+
+STATE = pytest.mark.parametrize("shard_state", [False, True], ids=["whole", "shares"])
 
 
 @pytest.fixture
@@ -64,10 +67,11 @@ def ended(workers: list[Process]) -> None:
         worker.ends(0)
 
 
+@STATE
 def test_a_killed_worker_costs_the_steps_since_the_commit(
-    fleet: Fleet, record_property: Any
+    fleet: Fleet, record_property: Any, shard_state: bool
 ) -> None:
-    workers = fleet.start(*[{"until": 1}] * 3)
+    workers = fleet.start(*[{"until": 1, "shard_state": shard_state}] * 3)
     fleet.begin(workers)
     trained(workers)
     lost, survivors = workers[0], workers[1:]
@@ -83,8 +87,9 @@ def test_a_killed_worker_costs_the_steps_since_the_commit(
     ended(survivors)
 
 
-def test_a_newcomer_gets_what_the_others_have_reached(fleet: Fleet) -> None:
-    plan = {"until": 1, "commits": False}
+@STATE
+def test_a_newcomer_gets_what_the_others_have_reached(fleet: Fleet, shard_state: bool) -> None:
+    plan = {"until": 1, "commits": False, "shard_state": shard_state}
     workers = fleet.start(plan, plan)
     fleet.begin(workers)
     trained(workers)
@@ -98,19 +103,9 @@ def test_a_newcomer_gets_what_the_others_have_reached(fleet: Fleet) -> None:
     ended([*workers, newcomer])
 
 
-def test_process_sets_follow_a_change(fleet: Fleet) -> None:
-    plan = {"until": 1, "sets": True}
-    workers = fleet.start(plan, plan, plan)
-    fleet.begin(workers)
-    trained(workers)
-    everybody = [*workers, *fleet.start(plan)]
-    fleet.begin(everybody)
-    assert [report["sets"] for report in begun(everybody)] == [[[0, 2]], [], [[0, 2]], []]
-    ended(everybody)
-
-
-def test_a_worker_that_is_removed_ends_and_costs_nothing(fleet: Fleet) -> None:
-    plan = {"until": 1, "commits": False}
+@STATE
+def test_a_worker_that_is_removed_ends_and_costs_nothing(fleet: Fleet, shard_state: bool) -> None:
+    plan = {"until": 1, "commits": False, "shard_state": shard_state}
     workers = fleet.start(plan, plan, plan)
     fleet.begin(workers)
     trained(workers)
@@ -121,8 +116,9 @@ def test_a_worker_that_is_removed_ends_and_costs_nothing(fleet: Fleet) -> None:
     ended(workers[:2])
 
 
-def test_a_worker_leaves_after_sigterm(fleet: Fleet) -> None:
-    plan = {"until": 1, "commits": False}
+@STATE
+def test_a_worker_leaves_after_sigterm(fleet: Fleet, shard_state: bool) -> None:
+    plan = {"until": 1, "commits": False, "shard_state": shard_state}
     workers = fleet.start(plan, plan, plan)
     fleet.begin(workers)
     trained(workers)
@@ -135,12 +131,17 @@ def test_a_worker_leaves_after_sigterm(fleet: Fleet) -> None:
     ended(workers[1:])
 
 
-@pytest.mark.parametrize("place", ["sync", "callback"])
-def test_a_loss_during_a_change_is_one_more_change(fleet: Fleet, place: str) -> None:
-    workers = fleet.start({"until": 2, "dies": [place, 1]}, {"until": 2}, {"until": 2})
+@pytest.mark.parametrize(
+    ("place", "shard_state"), [("sync", False), ("callback", False), ("sync", True)]
+)
+def test_a_loss_during_a_change_is_one_more_change(
+    fleet: Fleet, place: str, shard_state: bool
+) -> None:
+    plan = {"until": 2, "shard_state": shard_state}
+    workers = fleet.start({**plan, "dies": [place, 1]}, plan, plan)
     fleet.begin(workers)
     trained(workers)
-    newcomer = fleet.start({"until": 2})[0]
+    newcomer = fleet.start(plan)[0]
     fleet.begin([*workers, newcomer])
     fleet.await_event(EventKind.GONE, workers[0])
     remaining = [*workers[1:], newcomer]
@@ -154,7 +155,7 @@ def test_a_member_that_never_connects_is_one_more_change(fleet: Fleet) -> None:
     fleet.begin(workers)
     trained(workers)
     newcomer = fleet.start({"until": 2})[0]
-    fleet.job.wait_until(lambda job: newcomer.identity in job.available, PATIENCE_S)
+    await_workers(fleet.job, lambda job: newcomer.identity in job.available, PATIENCE_S)
     os.kill(newcomer.pid, signal.SIGSTOP)  # so that it takes no part before it dies
     fleet.begin([*workers, newcomer])
     os.kill(newcomer.pid, signal.SIGKILL)
@@ -162,11 +163,3 @@ def test_a_member_that_never_connects_is_one_more_change(fleet: Fleet) -> None:
     fleet.begin(workers)
     assert begun(workers, synced=False)[0]["generation"] == 2
     ended(workers)
-
-
-def test_a_mistake_of_the_program_is_no_reset(fleet: Fleet) -> None:
-    workers = fleet.start({"until": 0, "fails": True}, {"until": 0, "fails": True})
-    fleet.begin(workers)
-    for worker in workers:
-        assert "wrong" in worker.told("error")["error"]
-        worker.ends(3)

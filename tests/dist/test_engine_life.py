@@ -43,7 +43,7 @@ def _many_rounds(num_rounds: int) -> dict[str, Any]:
     def round_trip() -> None:
         context.init()
         buffer = Buffer.from_array(values)
-        context.global_group().allreduce([buffer], [buffer], op=0, name="x").wait(30)
+        context.global_group().allreduce([buffer], [buffer], name="x").wait(30)
         context.shutdown()
 
     for _ in range(20):
@@ -99,6 +99,7 @@ def _fork_a_child() -> tuple[int, float]:
 
     from horovod._native import Buffer
     from horovod._rank import context
+    from horovod._rank.group import PLAIN_SUM
 
     context.init()
     child = os.fork()
@@ -108,7 +109,7 @@ def _fork_a_child() -> tuple[int, float]:
     _, status = os.waitpid(child, 0)
     values = np.ones(100)
     buffer = Buffer.from_array(values)
-    context.global_group().allreduce([buffer], [buffer], op=1, name="x").wait(30)
+    context.global_group().allreduce([buffer], [buffer], PLAIN_SUM, name="x").wait(30)
     context.shutdown()
     return os.waitstatus_to_exitcode(status), float(values[0])
 

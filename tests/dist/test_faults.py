@@ -122,6 +122,7 @@ WAITING_RANK = """
 import os, sys
 import numpy as np
 from horovod._rank import context
+from horovod._rank.group import PLAIN_SUM
 from horovod._native import Buffer
 
 print("port", os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"], flush=True)
@@ -129,7 +130,7 @@ open(sys.argv[1] + os.environ["HOROVOD_RANK"]).read()  # until the strangers hav
 context.init()
 values = np.ones(100_000)
 buffer = Buffer.from_array(values)
-context.global_group().allreduce([buffer], [buffer], op=1, name="x").wait(20)
+context.global_group().allreduce([buffer], [buffer], PLAIN_SUM, name="x").wait(20)
 print("sum", values.min(), flush=True)
 """
 

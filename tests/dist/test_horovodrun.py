@@ -26,7 +26,7 @@ from launcher import (
 
 import horovod
 from horovod._rank.cores import computing_cores
-from horovod.errors import RankFailedError, UsageError
+from horovod.errors import RankFailedError
 
 # A rank with a child in its process group, one in a session of its own, and a Python. Each tells
 # the test that it runs by its line on stdout.
@@ -494,23 +494,6 @@ def test_executable_and_old_names() -> None:
         assert horovod.run(pow, (2, 2), use_gloo=True, disable_cache=True) == [4]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"hosts": "localhost:1", "hostfile": "f"}, "hosts and hostfile are mutually exclusive"),
-        ({"use_gloo": True, "use_mpi": True}, "use_gloo and use_mpi are mutually exclusive"),
-        ({"use_mpi": True, "use_gloo": True}, "use_gloo and use_mpi are mutually exclusive"),
-        ({"max_num_proc": 1}, r"it is for elastic jobs \(min_num_proc, host_disc"),
-        ({"min_num_proc": 2}, "--min-np 2 is not between 1 and -np 1"),
-        ({"hosts": "localhost:1", "num_proc": 2}, "only 1 slot is available"),
-        ({"hostfile": "/nowhere/f"}, "cannot read the hostfile"),
-    ],
-)
-def test_arguments_that_cannot_be(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        horovod.run(pow, (2, 2), **arguments)
-
-
 def test_importing_horovod_loads_no_framework_and_no_launcher() -> None:
     code = (
         "import sys, horovod; print(horovod.__version__);"
@@ -527,6 +510,7 @@ def test_importing_horovod_loads_no_framework_and_no_launcher() -> None:
 EARLY = """
 import array, sys
 from horovod._rank import context
+from horovod._rank.group import PLAIN_SUM
 from horovod._native import Buffer
 context.init()
 group = context.global_group()
@@ -535,7 +519,7 @@ for step in range(100):
         sys.exit()
     values = array.array("q", [step])
     view = Buffer.from_array(values)
-    group.allreduce((view,), (view,), op=1, name="x", keep=values).wait()
+    group.allreduce((view,), (view,), PLAIN_SUM, name="x", keep=values).wait()
 """
 
 
@@ -544,3 +528,14 @@ def test_a_rank_that_ends_well_in_the_middle_fails_the_job(words: list[str]) -> 
     launcher = horovodrun("-np", "3", *words, *python(EARLY))
     assert launcher.wait() == 1
     assert re.search(r"rank 1 .*on localhost (exited|ended) with code 0", launcher.stderr)
+
+
+def test_the_end_of_a_failed_job_is_kept_for_a_report(tmp_path: Path) -> None:
+    env = {"HOME": str(tmp_path), "HOROVOD_KEEP_REPORTS": ""}
+    run = horovodrun("-np", "2", *python("raise SystemExit(3)"), **env)
+    assert run.process.returncode == 3
+    (report,) = (tmp_path / ".horovod" / "reports").iterdir()
+    assert "exited with code 3" in report.read_text()
+    assert horovodrun("-np", "1", *python("pass"), **env).process.returncode == 0
+    assert horovodrun("-np", "1", *python("1/0"), **env | {"HOROVOD_KEEP_REPORTS": "0"})
+    assert len(list(report.parent.iterdir())) == 1

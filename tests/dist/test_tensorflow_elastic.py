@@ -9,6 +9,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from led_job import await_workers
 from process_fleet import PATIENCE_S, Fleet, Process, begun, opened_fleet
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def test_a_worker_is_killed_and_another_one_comes(fleet: Fleet, mode: str) -> No
     for each in survivors:
         each.told("trains")
     os.kill(first.pid, signal.SIGKILL)
-    fleet.job.wait_until(lambda job: first.identity not in job.available, PATIENCE_S)
+    await_workers(fleet.job, lambda job: first.identity not in job.available, PATIENCE_S)
     after_loss = begin(fleet, survivors)
     assert after_loss["begins"] > (0, 0)
     for each in survivors:
@@ -60,6 +61,19 @@ def test_a_worker_is_killed_and_another_one_comes(fleet: Fleet, mode: str) -> No
     workers = [*survivors, *fleet.start(mode)]
     # The state of the newcomer is that of the others to the bit.
     assert begin(fleet, workers)["begins"] > after_loss["begins"]
+    ends = [each.told("ends") for each in workers]
+    assert len({(each["ends"], each["digest"]) for each in ends}) == 1
+    for process in workers:
+        process.ends(0)
+
+
+def test_a_rank_that_took_local_steps_alone_goes_on_with_another_one(fleet: Fleet) -> None:
+    mode = "training: local 1"
+    (first,) = fleet.start(mode)
+    begin(fleet, [first])
+    first.told("trains")  # its step is compiled, when there is nobody to exchange with
+    workers = [first, *fleet.start(mode)]
+    assert begin(fleet, workers)["begins"] > (0, 0)
     ends = [each.told("ends") for each in workers]
     assert len({(each["ends"], each["digest"]) for each in ends}) == 1
     for process in workers:
@@ -83,7 +97,7 @@ def test_a_worker_leaves_and_another_one_dies_in_a_reset_callback(fleet: Fleet, 
     (newcomer,) = fleet.start(mode)
     fleet.begin([stays, dies, newcomer])
     dies.process.join(PATIENCE_S)
-    fleet.job.wait_until(lambda job: dies.identity not in job.available, PATIENCE_S)
+    await_workers(fleet.job, lambda job: dies.identity not in job.available, PATIENCE_S)
     assert begin(fleet, [stays, newcomer])["begins"] > after_leave["begins"]
     ends = [each.told("ends") for each in (stays, newcomer)]
     assert ends[0]["digest"] == ends[1]["digest"]
@@ -107,7 +121,7 @@ def test_each_sample_once_whoever_dies_and_comes(fleet: Fleet, style: str) -> No
     fleet.begin(workers)
     dead = workers.pop(1)
     dead.process.join(PATIENCE_S)
-    fleet.job.wait_until(lambda job: dead.identity not in job.available, PATIENCE_S)
+    await_workers(fleet.job, lambda job: dead.identity not in job.available, PATIENCE_S)
     fleet.begin(workers)
     workers += fleet.start(style)
     for each in workers[:2]:

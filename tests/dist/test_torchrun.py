@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -109,6 +110,42 @@ def test_a_restart_makes_new_engines() -> None:
     words = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "2"]
     lines = torchrun(*words, "--monitor-interval", "0.1", TORCH, "dies").lines()
     assert lines == [f"rank {rank}/2 attempt 1 sum 3" for rank in (0, 1)]
+
+
+def await_processes(folder: Path, size: int, others: set[Path]) -> set[Path]:
+    """Wait until all ranks of a new generation of a size have summed; return their files."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline_s:
+        found = set(folder.glob(f"{size}.*")) - others
+        if len(found) == size:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"no generation of {size}: {sorted(folder.iterdir())}")
+
+
+def test_an_agent_joins_and_leaves(tmp_path: Path) -> None:
+    """Each change ends the engines of the old ranks, and makes those of new ones."""
+    words = ["--nnodes", "1:2", "--nproc-per-node", "1", "--rdzv-id", "job", "--max-restarts", "9"]
+    words += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"]
+    words += ["--monitor-interval", "0.1", "--local-addr", "127.0.0.1"]
+    script = [TORCH, "elastic", str(tmp_path)]
+    # Otherwise an agent that joins waits in vain for the address that others found before.
+    own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    leads = "is_host=1,last_call_timeout=1"
+    first = torchrun(*words, "--rdzv-conf", leads, *script, **own_store)
+    with ExitStack() as stack:
+        stack.callback(first.process.kill)
+        alone = await_processes(tmp_path, 1, set())
+        follows = "is_host=0,last_call_timeout=1"
+        second = torchrun(*words, "--rdzv-conf", follows, *script, **own_store)
+        stack.callback(second.process.kill)
+        await_processes(tmp_path, 2, set())
+        second.process.terminate()
+        await_processes(tmp_path, 1, alone)
+        (tmp_path / "enough").touch()
+        assert first.lines() == ["rank 0/1 ended"]
+        second.process.communicate(timeout=DEADLINE_S)
+        assert second.process.returncode != 0
 
 
 def test_variables_without_torchrun() -> None:

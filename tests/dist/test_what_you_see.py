@@ -1,4 +1,4 @@
-"""README's table of what happened and what you see, in PyTorch, TensorFlow and Keras.
+"""The table of docs/failures.md in PyTorch, TensorFlow and Keras.
 
 tests/jax and tests/mxnet hold those of JAX and MXNet.
 """
@@ -13,13 +13,13 @@ from launcher import launched
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "contract"))
 
-from what_you_see import JOBS, RANK, check, rows_of_readme, variables_of
+from what_you_see import JOBS, RANK, check, rows_of_page, variables_of
 
 DEADLINE_S = 180.0
 
 
 def test_each_row_has_a_case() -> None:
-    assert sorted(rows_of_readme()) == sorted(row for rows in JOBS.values() for row in rows)
+    assert sorted(rows_of_page()) == sorted(row for rows in JOBS.values() for row in rows)
 
 
 @pytest.mark.parametrize("job", JOBS)

@@ -2,8 +2,9 @@
 test_torchrun.py. The argument says what it does.
 
 gloo: meets the others by PyTorch alone. both: by Horovod, then by PyTorch at the same address.
-dies: rank 1 is killed in the first round, while the others wait for it. spawn: starts two
-processes that meet over a file of PyTorch, whose path is the second argument.
+dies: rank 1 is killed in the first round, while the others wait for it. elastic: sums until there
+is a file "enough" in the folder that is the second argument. spawn: starts two processes that meet
+over a file of PyTorch, whose path is the second argument.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
+from pathlib import Path
 
 from summing_rank import sum_of_ranks
 
@@ -54,6 +57,27 @@ def die_in_the_first_round() -> None:
     tell(f"rank {context.rank()}/{context.size()} attempt {attempt} sum {sum_of_ranks():g}")
 
 
+def sum_until_told(folder: Path) -> None:
+    """In each generation, leave a file that names its size and this process."""
+    import torch
+    import torch.distributed as dist
+
+    import horovod.torch.distributed  # noqa: F401
+
+    dist.init_process_group("horovod")
+    size = dist.get_world_size()
+    while True:
+        is_enough = torch.tensor([0, 1]) + torch.tensor([int((folder / "enough").exists()), 0])
+        dist.all_reduce(is_enough)
+        assert is_enough[1] == size
+        (folder / f"{size}.{os.getpid()}").touch()
+        if is_enough[0]:
+            break
+        time.sleep(0.02)  # a step of a training
+    dist.destroy_process_group()
+    tell(f"rank {os.environ['RANK']}/{size} ended")
+
+
 def join_over_file(rank: int, path: str) -> None:
     import torch.distributed as dist
 
@@ -68,6 +92,8 @@ def main(what: str) -> None:
         import torch.multiprocessing
 
         torch.multiprocessing.spawn(join_over_file, (sys.argv[2],), nprocs=2)
+    elif what == "elastic":
+        sum_until_told(Path(sys.argv[2]))
     else:
         {"gloo": sum_by_gloo, "both": sum_by_both, "dies": die_in_the_first_round}[what]()
 

@@ -2,6 +2,7 @@
 
     <!-- file: train.py -->      the block is that file; commands of the page find it
     <!-- run -->                 its lines run as printed
+    <!-- run with jax -->        the same in the environment jax
     <!-- not run: REASON -->     they do not; what they name must exist nevertheless
     <!-- output of: COMMAND -->  the block is printed by that command
 
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+# tests/site runs their commands, as it takes turns in .ci/run, and tests/jax those with JAX.
+PAGES_OF_SITE = ("docs/failures.md", "docs/guide.md", "docs/index.md", "docs/migration.md")
 PAGES = (
     "README.md",
     "CONTRIBUTING.md",
@@ -22,7 +25,7 @@ PAGES = (
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")),
 )
 _BLOCK = re.compile(
-    r"^(?:<!-- (?P<mark>.*?) -->\n)?```(?P<language>[^\n]*)\n(?P<text>.*?)^```$",
+    r"^(?:<!-- (?P<mark>[^\n]*?) -->\n)?```(?P<language>[^\n]*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -47,6 +50,11 @@ class Block:
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
+
+    @property
+    def runs(self) -> bool:
+        """Whether its lines run, in any environment."""
+        return self.mark in ("run", "run with jax")
 
     def after(self, word: str) -> str:
         """What follows a word of the mark; nothing if the mark is another one."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cluster import Cluster, entered
-from pages import PAGES, Block, blocks_of, files_of
+from pages import PAGES, PAGES_OF_SITE, Block, blocks_of, files_of
 from ssh_hosts import SshHosts, why_not
 from unrun import words_of
 
@@ -41,12 +41,21 @@ MPICH = Path(sys.prefix) / "mpich" / "bin"
 HOSTS = ("worker-0", "worker-1")
 DEADLINE_S = 300.0
 
-RUN = [block for page in PAGES for block in blocks_of(page) if block.mark == "run"]
-PRINTED = [block for page in PAGES for block in blocks_of(page) if block.after("output of:")]
+BLOCKS = [block for page in PAGES if page not in PAGES_OF_SITE for block in blocks_of(page)]
+RUN = [block for block in BLOCKS if block.mark == "run"]
+PRINTED = [block for block in BLOCKS if block.after("output of:")]
 
 LOSS = r"rank {rank} of {size}: loss 0\.0\d*"
 # What the ranks of a program print, one line each.
-LINES = {"train.py": LOSS, "hello.py": r"rank {rank} of {size}: {size}"}
+TRAININGS = (
+    "train.py",
+    "before.py",
+    "after.py",
+    "train_torch.py",
+    "train_tensorflow.py",
+    "train_keras.py",
+)
+LINES = {**dict.fromkeys(TRAININGS, LOSS), "hello.py": r"rank {rank} of {size}: {size}"}
 # What a program prints once.
 TEXTS = {
     "save.py": "saved",

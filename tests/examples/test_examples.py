@@ -74,6 +74,19 @@ def test_digits_learns(tmp_path: Path) -> None:
     assert checkpoint.stat().st_size > 0
 
 
+def test_a_stream_of_digits_continues_on_fewer_ranks(tmp_path: Path) -> None:
+    words = (EXAMPLES / "digits_shard.py", "--checkpoint", tmp_path / "digits.pt")
+    on_three = ("-m", "horovod.runner.cli", "-np", 3, sys.executable)
+    first = run(*on_three, *words, "--stop-after", 25)
+    (before,) = re.findall(r"(\d+) samples in 25 steps on 3 ranks", first)
+    second = run_on_two_ranks(*words)
+    assert f"continuing in epoch 1 after {before} samples" in second
+    # 1797 digits, without every tenth one, in 8 epochs.
+    assert "12936 samples in" in second
+    (accuracy,) = re.findall(r"test accuracy: ([\d.]+)%", second)
+    assert float(accuracy) >= 90.0
+
+
 @needs_tensorflow
 def test_digits_in_a_session_learns_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     program = TENSORFLOW_EXAMPLES / "digits_session.py"
@@ -268,7 +281,8 @@ def test_replay(tmp_path: Path) -> None:
     assert measured["gradients"] == 284
     # 451 ms, 25 times slower as the network is, and 50 times less of everything.
     assert measured["alone_s"] == pytest.approx(0.451 * 25 / 50, rel=0.5)
-    assert 0 < measured["efficiency"] < 1.1
+    # A single step of each: another program may delay the one alone, as far as above.
+    assert 0 < measured["efficiency"] < 1.6
 
 
 def test_startup(tmp_path: Path) -> None:

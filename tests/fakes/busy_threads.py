@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horovod._native import Buffer
-from horovod._rank.group import ReduceOp
+from horovod._rank.group import PLAIN_SUM, ReduceOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -94,7 +94,7 @@ def start(kind: int, group: Group, name: str, seed: int, count: int = 8) -> Chec
     options["keep"] = kept
     source, target = kept.buffers[:1], kept.buffers[1:]
     if kind % 5 == 0:
-        handle = group.allreduce(source, target, op=ReduceOp.SUM, **options)
+        handle = group.allreduce(source, target, PLAIN_SUM, **options)
         return Check(handle, _sum(everyones), output)
     if kind % 5 == 1:
         handle = group.broadcast(source, target, group.ranks[seed % size], **options)

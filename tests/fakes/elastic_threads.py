@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from led_job import await_workers, begin_generation
+
 from horovod._job import Assignment
 from horovod._job.job import Job, open_job
 from horovod._rank import context
@@ -38,8 +40,8 @@ class ElasticThreads:
     def begin(self, slots: Sequence[int]) -> None:
         """Begins a generation with the workers of these slots when they are ready."""
         wanted = [self.identities[slot] for slot in slots]
-        self._job.wait_until(lambda job: set(wanted) <= set(job.available), PATIENCE_S)
-        self._job.begin_generation([self._job.available[each] for each in wanted])
+        await_workers(self._job, lambda job: set(wanted) <= set(job.available), PATIENCE_S)
+        begin_generation(self._job, [self._job.available[each] for each in wanted])
 
     def await_waiting(self, number: int) -> None:
         """Waits until so many workers wait in :meth:`await_generation`."""

@@ -12,7 +12,8 @@ from horovod.tensorflow import gradient_reducer
 if TYPE_CHECKING:
     import pytest
 
-    from horovod.tensorflow.calls import CollectiveCall, Reduction
+    from horovod._rank.group import Reduction
+    from horovod.tensorflow.calls import CollectiveCall
 
 REDUCED = 10.0
 """What stands for the reduction: all values are multiplied by it."""

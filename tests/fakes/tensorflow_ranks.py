@@ -14,6 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from horovod._rank.group import Reduction
 from horovod.tensorflow import calls
 
 
@@ -38,7 +39,7 @@ def shuffled_step(num_gradients: int, seed: int, waits_briefly: bool = False) ->
             name = f"gradient_{number}"
             if waits_briefly:  # as optimizers ask for, and users cannot
                 call = calls.CollectiveCall(name=name, waits_briefly=True)
-                reduced[number] = calls.allreduce(call, gradient, calls.Reduction(hvd.Sum))
+                reduced[number] = calls.allreduce(call, gradient, Reduction(hvd.Sum))
             else:
                 reduced[number] = hvd.allreduce(gradient, op=hvd.Sum, name=name)
         return [reduced[number] for number in range(num_gradients)]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import tempfile
 
 import torch
+import torch.distributed as dist
 from checks import CHECKS
 from gpu_api import GpuApi
 
 import horovod.torch as hvd
+import horovod.torch.distributed
 from horovod._rank import context
 from horovod._rank.libraries import gpu
 
@@ -67,3 +70,27 @@ def reduce_much() -> int:
     assert torch.equal(tensor, expected)
     hvd.shutdown()
     return taken
+
+
+def reduce_on_both_devices() -> list[list[float]]:
+    """Sums and gathers in one group of torch.distributed, on the CPU and by NCCL, on one rank."""
+    horovod.torch.distributed.register()
+    torch.cuda.set_device(0)
+    found = []
+    with tempfile.NamedTemporaryFile() as file:
+        dist.init_process_group(
+            "cpu:horovod,cuda:nccl", init_method=f"file://{file.name}.store", rank=0, world_size=1
+        )
+        for device in ("cpu", "cuda"):
+            summed = torch.arange(3.0, device=device)
+            dist.all_reduce(summed)
+            gathered = [torch.zeros(3, device=device)]
+            dist.all_gather(gathered, summed)
+            model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1).to(device))
+            model(gathered[0]).sum().backward()
+            weight = model.module.weight.grad
+            assert weight is not None
+            assert weight.device.type == device
+            found += [summed.tolist(), weight[0].tolist()]
+        dist.destroy_process_group()
+    return found

@@ -14,6 +14,8 @@ import numpy as np
 import optax
 
 import horovod.jax as hvd
+from horovod._train.logged.call import flush_before_join
+from horovod._train.logged.outlets import Outlets
 from horovod.errors import MismatchError, UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ DTYPES = (
 )
 
 
-def _expect(kind: type[Exception], words: str, function: Callable[[], Any]) -> None:
+def expect(kind: type[Exception], words: str, function: Callable[[], Any]) -> None:
     caught: Exception | None = None
     try:
         function()
@@ -33,6 +35,37 @@ def _expect(kind: type[Exception], words: str, function: Callable[[], Any]) -> N
         caught = error
     assert caught is not None, f"no {kind.__name__}"
     assert words in str(caught), caught
+
+
+def logged_values_are_averaged(rank: int, size: int) -> None:
+    written = []
+    write, Outlets.write = Outlets.write, lambda _, step, values, __: written.append((step, values))
+    try:
+        array = jnp.float32(rank) + 1.5
+        hvd.log(loss=array, rank=rank)
+        hvd.log({"train/size": size}, weight=rank)
+        expect(UsageError, "has the shape (2,)", lambda: hvd.log(loss=jnp.ones(2)))
+        expect(UsageError, "while JAX traces", lambda: jax.jit(lambda x: hvd.log(x=x))(1.0))
+        flush_before_join()
+    finally:
+        Outlets.write = write
+    mean = (size - 1) / 2
+    expected = [(0, {"loss": mean + 1.5, "rank": mean}), (0, {"train/size": size})]
+    assert written == (expected if rank == 0 else [])
+
+
+def norms_are_those_of_reduced_gradients(rank: int, size: int) -> None:
+    params = {"w": jnp.arange(3.0)}
+    rows = np.random.default_rng(0).normal(size=(size, 5, 3)).astype(np.float32)
+
+    def loss_of(params: Any, x: Any) -> Any:
+        return jnp.mean((x @ params["w"]) ** 2)
+
+    _, grads = hvd.value_and_grad(loss_of)(params, rows[rank])
+    alone = jax.grad(loss_of)(params, rows.reshape(-1, 3))
+    expected = float(np.linalg.norm(np.asarray(alone["w"], dtype=np.float64)))
+    for norm in (hvd.gradient_norm(grads), jax.jit(hvd.gradient_norm)(grads["w"])):
+        np.testing.assert_allclose(float(norm), expected, rtol=1e-6)
 
 
 def a_tree_of_all_dtypes_is_one_operation(rank: int, size: int) -> None:
@@ -104,11 +137,11 @@ def what_cannot_be_sent_is_refused(rank: int, size: int) -> None:
         ({"a": {"b": "text"}}, "['a']['b'] is a str"),
         (jax.random.key(0), "jax.random.key_data"),
     ):
-        _expect(UsageError, words, lambda w=wrong: hvd.allreduce(w))
-        _expect(UsageError, words, lambda w=wrong: hvd.broadcast(w, 0))
-    _expect(UsageError, "give floating-point numbers", lambda: hvd.batch_statistics(jnp.arange(3)))
-    _expect(UsageError, "is no reduction", lambda: hvd.allreduce(jnp.ones(2), op=17))
-    _expect(UsageError, "sizes=[9]", lambda: hvd.allgather(jnp.ones(2), sizes=[9]))
+        expect(UsageError, words, lambda w=wrong: hvd.allreduce(w))
+        expect(UsageError, words, lambda w=wrong: hvd.broadcast(w, 0))
+    expect(UsageError, "give floating-point numbers", lambda: hvd.batch_statistics(jnp.arange(3)))
+    expect(UsageError, "is no reduction", lambda: hvd.allreduce(jnp.ones(2), op=17))
+    expect(UsageError, "sizes=[9]", lambda: hvd.allgather(jnp.ones(2), sizes=[9]))
 
 
 def what_cannot_be_in_a_program_is_refused(rank: int, size: int) -> None:
@@ -116,17 +149,17 @@ def what_cannot_be_in_a_program_is_refused(rank: int, size: int) -> None:
         hvd.barrier, hvd.join, lambda: hvd.broadcast_object(1), lambda: hvd.allgather_object(1),
         lambda: hvd.check_in_sync({}), lambda: hvd.broadcast_parameters({}),
     ):  # fmt: skip
-        _expect(
+        expect(
             UsageError, "cannot be part of a jitted program",
             lambda f=function: jax.jit(lambda x: (f(), x)[1])(1.0),
         )  # fmt: skip
     splits = jnp.ones(size, jnp.int32)
-    _expect(
+    expect(
         UsageError, "must be known when the program is traced",
         lambda: jax.jit(lambda x, s: hvd.alltoall(x, s))(jnp.ones(2 * size), splits),
     )  # fmt: skip
     uneven = jnp.ones(2 + rank)
-    _expect(
+    expect(
         Exception, "within jit all ranks give equal numbers of rows",
         lambda: jax.block_until_ready(jax.jit(hvd.allgather)(uneven)),
     )  # fmt: skip
@@ -146,7 +179,7 @@ def state_comes_from_the_root(rank: int, size: int) -> None:
     assert (jax.random.key_data(got["key"]) == jax.random.key_data(jax.random.key(last))).all()
     hvd.check_in_sync(got)
     other = {"same": jnp.ones(2), "differs": jnp.ones(2 + rank)}
-    _expect(MismatchError, "differs", lambda: hvd.broadcast_parameters(other))
+    expect(MismatchError, "differs", lambda: hvd.broadcast_parameters(other))
 
 
 def trees_that_differ_are_named(rank: int, size: int) -> None:
@@ -196,9 +229,9 @@ def integers_of_numpy_are_not_cut(rank: int, size: int) -> None:
         assert hvd.allgather(tree)["n"].tolist() == [large + r for r in range(size) for _ in "ab"]
         assert hvd.broadcast(tree, 1)["n"].tolist() == [large + 1] * 2
         for wrong in (np.int64(large), np.array([-large]), np.uint32(1) + np.uint64(2**32)):
-            _expect(UsageError, "would cut", lambda w=wrong: jax.jit(lambda: hvd.allreduce(w))())
+            expect(UsageError, "would cut", lambda w=wrong: jax.jit(lambda: hvd.allreduce(w))())
         for wrong in (large, np.float64(1e300)):
-            _expect(UsageError, "would cut", lambda w=wrong: hvd.allreduce(w))
+            expect(UsageError, "would cut", lambda w=wrong: hvd.allreduce(w))
         assert float(hvd.allreduce(np.float64("inf"))) == float("inf")
         state = {
             "step": np.int64(large + rank), "count": np.array(large + rank),
@@ -222,7 +255,7 @@ def what_keeps_an_order_of_its_own_is_broadcast_by_its_paths(rank: int, size: in
         "a": 0.0, "b": 1.0, "n": 0, "m": "x"
     }  # fmt: skip
     objects = np.array([len], dtype=object)
-    _expect(
+    expect(
         UsageError, "['f'] is an array of Python", lambda: hvd.broadcast_parameters({"f": objects})
     )
 
@@ -236,7 +269,7 @@ def a_weight_may_be_computed(rank: int, size: int) -> None:
 
 def a_failed_program_says_what_differs_and_others_go_on(rank: int, size: int) -> None:
     program = jax.jit(lambda x: hvd.allreduce(x, name="wrong") * 2)
-    _expect(
+    expect(
         MismatchError, f"float64 [{3 + rank}]",
         lambda: hvd.synchronize(_run(program, jnp.ones(3 + rank))),
     )  # fmt: skip
@@ -251,6 +284,8 @@ def _run(program: Any, x: Any) -> Any:
 
 
 CASES: tuple[Callable[[int, int], None], ...] = (
+    logged_values_are_averaged,
+    norms_are_those_of_reduced_gradients,
     a_tree_of_all_dtypes_is_one_operation,
     independent_operations_run_in_the_order_of_the_program,
     uneven_batches_never_swap_names,

@@ -10,6 +10,8 @@ import sys
 import jax
 import jax_cases
 import jax_derivatives
+import jax_local_steps
+import jax_shares
 import jax_training
 from jax_copied import copy_all_arrays
 from jax_programs import compile_once
@@ -19,7 +21,10 @@ import horovod.jax as hvd
 if __name__ == "__main__":
     compile_once()
     jax.config.update("jax_enable_x64", True)
-    cases = [*jax_derivatives.CASES, *jax_training.CASES, *jax_cases.CASES]
+    cases = [
+        *jax_derivatives.CASES, *jax_training.CASES, *jax_cases.CASES, *jax_shares.CASES,
+        *jax_local_steps.CASES,
+    ]  # fmt: skip
     words = sys.argv[1:]
     if words[:1] == ["copied"]:
         copy_all_arrays()

@@ -33,7 +33,7 @@ def train(state: hvd.elastic.JaxState) -> None:
 if __name__ == "__main__":
     died = Path(sys.argv[1])
     hvd.init()
-    tx = hvd.DistributedOptimizer(optax.sgd(0.1, 0.9))
+    tx = hvd.DistributedOptimizer(optax.sgd(0.1, 0.9), shard_state="shares" in sys.argv)
 
     @partial(jax.jit, donate_argnums=(0, 1))
     def step(params: Any, opt_state: Any) -> Any:
@@ -42,7 +42,7 @@ if __name__ == "__main__":
         size = hvd.allgather(jnp.ones(1)).shape[0]
         return optax.apply_updates(params, updates), opt_state, size
 
-    params = {"w": jnp.ones(3)}
+    params = {"w": jnp.ones(7)}
     state = hvd.elastic.JaxState(params=params, opt_state=tx.init(params), epoch=0)
     train(state)
     hvd.check_in_sync((state.params, state.opt_state))

@@ -39,9 +39,9 @@ for platform in ("cuda", "rocm"):
     print(lowered.as_text().count("@xla_ffi_python_gpu_callback"))
 """
 WAYS = """
-from horovod.jax.devices import Way, way_on
-print(*(way_on(each).name for each in ("cpu", "gpu", "cuda", "rocm")))
-way_on("tpu")
+from horovod.jax.devices import TransferMode, transfer_mode_on
+print(*(transfer_mode_on(each).name for each in ("cpu", "gpu", "cuda", "rocm")))
+transfer_mode_on("tpu")
 """
 
 

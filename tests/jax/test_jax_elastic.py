@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from environments import said_by
 
 if TYPE_CHECKING:
@@ -16,15 +17,17 @@ WORDS = ("-np", 3, "--min-np", 2, "--max-np", 3, "-H", "localhost:3")
 LAUNCHER = (sys.executable, "-m", "horovod.runner.cli", *WORDS)
 
 
+@pytest.mark.parametrize("kind", ["whole", "shares"])
 def test_the_others_go_on_from_the_last_commit(
-    run_python: Callable[..., Any], tmp_path: Path
+    kind: str, run_python: Callable[..., Any], tmp_path: Path
 ) -> None:
-    job = run_python(FOLDER / "jax_elastic_rank.py", tmp_path / "died", launcher=LAUNCHER)
+    job = run_python(FOLDER / "jax_elastic_rank.py", tmp_path / "died", kind, launcher=LAUNCHER)
     assert job.returncode == 0, job.stdout + job.stderr
     said = [line for rank in range(3) for line in said_by(job, rank)]
     done = [line for line in said if line.startswith("done with")]
     assert len(done) == 2, job.stdout + job.stderr
     assert len(set(done)) == 1
+    assert done[0].startswith("done with -2.28544"), done
     assert "epoch 2 on 3: 3" in job.stdout
     assert "epoch 5 on 2: 2" in job.stdout
 

@@ -7,8 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pages import files_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "jax"
 EXAMPLE = EXAMPLES / "digits.py"
@@ -33,3 +37,15 @@ def test_the_elastic_example_learns(run_python: Callable[..., Any]) -> None:
     assert job.returncode == 0, job.stdout + job.stderr
     (accuracy,) = re.findall(r"test accuracy: ([\d.]+)%", job.stdout)
     assert float(accuracy) >= 93
+
+
+def test_the_program_of_the_guide_learns(
+    run_python: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # it saves its model
+    program = tmp_path / "train_jax.py"
+    program.write_text(files_of("docs/guide.md")[program.name])
+    job = run_python(program, launcher=LAUNCHER)
+    assert job.returncode == 0, job.stdout + job.stderr
+    for rank in range(2):
+        assert re.search(rf"rank {rank} of 2: loss 0\.0\d*", job.stdout), job.stdout

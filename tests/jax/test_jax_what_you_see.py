@@ -1,4 +1,4 @@
-"""README's table of what happened and what you see, in JAX."""
+"""The table of docs/failures.md, in JAX."""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "horovod"
 
-_TENSORFLOW = {"tensorflow", "keras", "_keras", "spark"}
+_TENSORFLOW = {"tensorflow", "spark"}
 HOMES = {
     "tensorflow": _TENSORFLOW,
-    "keras": _TENSORFLOW,
+    "keras": {"keras", "_keras", "tensorflow", "jax", "torch", "spark"},
     "torch": {"torch", "spark"},
     "jax": {"jax"},
     "optax": {"jax"},

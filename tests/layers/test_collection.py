@@ -11,7 +11,21 @@ if TYPE_CHECKING:
 
 TESTS = Path(__file__).parents[1]
 # What has a target of its own in the Makefile: test-gpu, test-jax, and so on.
-BY_THEMSELVES = {TESTS / name for name in ("gpu", "jax", "libraries", "mxnet", "ray", "spark")}
+BY_THEMSELVES = {
+    TESTS / name
+    for name in (
+        "dashboard",
+        "gpu",
+        "jax",
+        "libraries",
+        "loaders",
+        "loggers",
+        "mxnet",
+        "notebooks",
+        "ray",
+        "spark",
+    )
+}
 
 
 def test_no_folder_with_tests_is_left_out_by_its_name(pytestconfig: pytest.Config) -> None:

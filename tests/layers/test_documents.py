@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from horovod.errors import UsageError
 from horovod.runner.cli.document import tables_of_options
 
 ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 60.0
 DOCUMENTS = sorted(
     path
     for pattern in (
@@ -90,6 +93,15 @@ def test_the_tables_of_settings_and_options_are_up_to_date(
 ) -> None:
     text = (ROOT / path).read_text()
     assert update(text, tables) == text, "run make docs"
+
+
+def test_the_tables_of_the_benchmarks_are_those_of_their_reports() -> None:
+    pytest.importorskip("torch")
+    words = ["benchmarks/document.py", "--check", "docs/benchmarks.md"]
+    done = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_table_that_is_not_up_to_date_is_noticed(tmp_path: Path) -> None:

@@ -125,3 +125,22 @@ def test_deepmd(tmp_path: Path) -> None:
     reduced = [event["pid"] for event in events if event.get("name") == "ALLREDUCE"]
     assert sorted(reduced) == [0] * STEPS + [1] * STEPS
     assert (tmp_path / "model.ckpt.index").exists()
+
+
+@pytest.mark.parametrize("library", ["ignite", "lightning"])
+def test_logs_as_documented(library: str, tmp_path: Path) -> None:
+    """The program of docs/logging.md runs, and writes averages once."""
+    page = (FOLDER.parents[1] / "docs" / "logging.md").read_text()
+    (program,) = (
+        block.partition("```")[0]
+        for block in page.split("```python\n")[1:]
+        if library in block.partition("```")[0]
+    )
+    (tmp_path / "log.py").write_text(program)
+    metrics = tmp_path / "metrics.jsonl"
+    on_two_ranks(tmp_path / "log.py", HOROVOD_LOG=f"jsonl:{metrics}")
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    first = lines[0]["step"]
+    assert [line["step"] for line in lines] == list(range(first, first + len(lines)))
+    assert len(lines) == {"ignite": 4, "lightning": 2}[library]
+    assert all(line["values"].keys() == {"loss"} for line in lines)

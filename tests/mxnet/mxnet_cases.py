@@ -16,6 +16,8 @@ import numpy as np
 import horovod.mxnet as hvd
 from horovod._train.elastic.checkpoint.data import Packed
 from horovod._train.elastic.checkpoint.file import read, write
+from horovod._train.logged.call import flush_before_join
+from horovod._train.logged.outlets import Outlets
 from horovod.errors import UsageError
 from horovod.mxnet import native_ops
 
@@ -23,6 +25,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 GRADIENTS = 161
+
+
+def logged_values_are_averaged(rank: int, size: int) -> None:
+    written = []
+    write, Outlets.write = Outlets.write, lambda _, step, values, __: written.append((step, values))
+    try:
+        array = mx.nd.array([rank + 1.5])
+        hvd.log(loss=array, rank=rank)
+        hvd.log({"train/size": size}, weight=rank)
+        array[:] = -1.0  # too late
+        flush_before_join()
+    finally:
+        Outlets.write = write
+    mean = (size - 1) / 2
+    expected = [(0, {"loss": mean + 1.5, "rank": mean}), (0, {"train/size": size})]
+    assert written == (expected if rank == 0 else [])
 
 
 def gradients_come_in_any_order(rank: int, size: int, steps: int = 1000) -> None:
@@ -344,6 +362,7 @@ def old_scripts_find_every_argument_in_its_place(rank: int, size: int) -> None:
 CASES = (
     old_scripts_find_every_argument_in_its_place,
     gradients_come_in_any_order,
+    logged_values_are_averaged,
     priorities_are_handed_on,
     arrays_may_go_at_once,
     what_was_computed_before_is_waited_for,

@@ -17,6 +17,7 @@ OF_TRAINING = (
 OTHERS = (
     "old_scripts_find_every_argument_in_its_place",
     "gradients_come_in_any_order",
+    "logged_values_are_averaged",
     "priorities_are_handed_on",
     "arrays_may_go_at_once",
     "what_was_computed_before_is_waited_for",

@@ -1,4 +1,4 @@
-"""README's table of what happened and what you see, in MXNet."""
+"""The table of docs/failures.md, in MXNet."""
 
 from __future__ import annotations
 

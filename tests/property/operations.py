@@ -13,6 +13,7 @@ import numpy as np
 from arrays import Array, Placed, carrier, check_equal, copy_of, make_values, widen
 from reference import Reduction, reduce
 
+from horovod._rank import group as process_sets
 from horovod._rank.group import ReduceOp
 from horovod.errors import MismatchError
 
@@ -166,14 +167,15 @@ class Started:
             "call_site": "property.py:1",
             "keep": (self._inputs, self._outputs),
         }
-        if operation.reduces:
-            options |= {"op": operation.op}
-            options |= {"prescale": operation.prescale, "postscale": operation.postscale}
+        factors = operation.prescale, operation.postscale
         if operation.kind == "allreduce":
             weights = operation.weights
             weight = None if weights is None else weights[self._rank]
-            return group.allreduce(inputs, outputs, weight=weight, **options)
+            reduction = process_sets.Reduction(operation.op, *factors, weight)
+            return group.allreduce(inputs, outputs, reduction, **options)
         if operation.kind == "reducescatter":
+            pre, post = factors
+            options |= {"op": operation.op, "prescale": pre, "postscale": post}
             return group.reducescatter(inputs, outputs, **options)
         if operation.kind == "allgather":
             return group.allgather(inputs, **options)

@@ -8,7 +8,7 @@ import numpy as np
 from arrays import Placed
 from thread_ranks import ThreadRanks
 
-from horovod._rank.group import ReduceOp
+from horovod._rank.group import Reduction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ def _averages(values: Sequence[int], dtype: str, size: int, postscale: float = 1
         group = ranks.groups[rank]
         buffers = [array.buffer]
         handle = group.allreduce(
-            buffers, buffers, op=ReduceOp.AVERAGE, name="x", keep=array, postscale=postscale
+            buffers, buffers, Reduction(postscale=postscale), name="x", keep=array
         )
         handle.wait(20.0)
         return [int(value) for value in array.bits]

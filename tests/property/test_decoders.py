@@ -39,7 +39,7 @@ from horovod.runner.protocol.frames import FrameError as PipeError
 
 SECRET = bytes(range(32))
 KEY = b"k" * 32
-INFO = RankInfo(1, 2, "host", 4711, "key", "1.0", "127.0.0.1", 80, "horovod-x", 2)
+INFO = RankInfo(1, 2, "host", 4711, "key", "1.0", "127.0.0.1", 80, "horovod-x", 2, 0)
 JOB = AgentJob(
     "host", "/", {"A": "b"}, (WorkerJob(0, 0, {"C": "d"}, ("python", "x.py")),), SECRET, 1
 )

@@ -18,7 +18,7 @@ from torch.utils.data import (
 )
 
 from horovod._train.elastic.ledger import Ledger
-from horovod.torch.elastic.loader import has_plain_order, order_of_sampler
+from horovod._train.shard.torch_loader import has_plain_order, order_of_sampler
 
 LENGTH = 40
 Loader = Any

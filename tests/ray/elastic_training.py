@@ -129,49 +129,6 @@ def with_torch(script: Script) -> dict[str, Any]:
     return {"times": model.times.tolist(), "pid": os.getpid(), "rank": hvd.rank()}
 
 
-def with_keras(script: Script) -> dict[str, Any]:
-    """The same with ``model.fit`` of Keras."""
-    import keras
-    import tensorflow as tf
-
-    import horovod.keras as hvd
-
-    tf.config.threading.set_inter_op_parallelism_threads(2)
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    hvd.init()
-    layer = keras.layers.Embedding(LENGTH, 1, embeddings_initializer="zeros")
-    model = keras.Sequential([keras.Input((1,), dtype="int64"), layer])
-    plain = keras.optimizers.SGD(1.0)
-    optimizer = hvd.DistributedOptimizer(plain, op=hvd.Sum, sparse_as_dense=True)
-
-    class Minus(keras.losses.Loss):
-        def call(self, y_true: Any, y_pred: Any) -> Any:
-            return -y_pred[:, 0]
-
-    model.compile(optimizer, Minus(reduction="sum"))
-    training = hvd.elastic.Training(model, commit_every_s=0.02)
-
-    class Callback(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            self.epoch = epoch
-
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            if batch == 2:
-                script.happens(self.epoch)
-
-    places = hvd.elastic.MappedIndices(LENGTH, lambda place: (place[None], tf.zeros(1)))
-    model.fit(
-        training.dataset(places, BATCH_SIZE),
-        initial_epoch=training.epoch,
-        epochs=EPOCHS,
-        shuffle=False,
-        verbose=0,
-        callbacks=[Callback(), training],
-    )
-    times = model.get_weights()[0].ravel().tolist()
-    return {"times": times, "pid": os.getpid(), "rank": hvd.rank()}
-
-
 class Counter:
     """Lives in a worker as long as the worker does."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -31,6 +33,24 @@ def who() -> dict[str, Any]:
             if name.startswith(("HOROVOD", "_HOROVOD")) and len(value) >= 32
         ],
     }
+
+
+def dawdle(stop: str) -> int:
+    """Take steps until a file is there; rank 1 takes longer than the others."""
+    import torch
+
+    import horovod.torch as hvd
+
+    hvd.init()
+    rank = hvd.rank()
+    while True:
+        if rank == 1:
+            time.sleep(0.1)
+        ends = hvd.allreduce(torch.tensor(float(Path(stop).exists())), op=hvd.Sum, name="ends")
+        hvd.step()
+        if ends.item():
+            hvd.shutdown()
+            return rank
 
 
 class Counter:

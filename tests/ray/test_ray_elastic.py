@@ -20,7 +20,6 @@ from tests.ray.elastic_training import (
     fail,
     look,
     steps,
-    with_keras,
     with_torch,
 )
 from tests.ray.ray_waits import START_S, is_running, wait_until
@@ -108,9 +107,7 @@ def test_pytorch_trains_each_sample_once_whoever_comes_and_goes(
     wait_until(lambda: not any(map(is_running, heard.pids)))
 
 
-def test_keras_trains_each_sample_once_when_an_actor_is_killed_and_replaced(
-    tmp_path: Path,
-) -> None:
+def test_each_sample_is_trained_once_when_an_actor_is_killed_and_replaced(tmp_path: Path) -> None:
     script = Script(str(tmp_path), sizes={0: 2, 1: 2}, victims={0: "127.0.0.2"})
 
     def act(item: dict[str, Any]) -> None:
@@ -124,7 +121,7 @@ def test_keras_trains_each_sample_once_when_an_actor_is_killed_and_replaced(
     with RayExecutor(
         settings(), min_workers=1, max_workers=2, cpus_per_worker=2, cooldown_range=(1, 1)
     ) as executor:
-        results = executor.run(with_keras, args=[script], callbacks=[heard])
+        results = executor.run(with_torch, args=[script], callbacks=[heard])
     assert [each["times"] for each in results] == [[float(EPOCHS)] * LENGTH] * 2
     (senior,) = {item["pid"] for item in heard.items if item["address"] != "127.0.0.2"}
     assert [each["pid"] for each in results if each["rank"] == 0] == [senior]

@@ -21,7 +21,7 @@ from tests.ray.ray_ranks import Counter, rank
 from tests.ray.ray_waits import PATIENCE_S, START_S, is_running, wait_until
 
 from horovod._rank import context
-from horovod.errors import UsageError
+from horovod.errors import StartError, UsageError
 from horovod.ray import BaseHorovodWorker, RayExecutor
 from horovod.ray.job_actor import Found, host_names
 from horovod.ray.strategy import create_placement_group
@@ -102,6 +102,20 @@ def test_a_killed_worker_is_named(caplog: pytest.LogCaptureFixture) -> None:
         error: Any = caught.value
         assert (error.rank, error.pid) == (1, pids[1])
         wait_until(lambda: not any(is_running(pid) for pid in pids))
+
+
+def test_workers_of_another_version_are_refused() -> None:
+    def join() -> None:
+        import horovod
+
+        horovod.__version__ = "1.99.0"
+        context.init()
+
+    with (
+        RayExecutor(settings(), num_workers=2) as executor,
+        pytest.raises(StartError, match=r"has Horovod 1\.99\.0, but the process that opened"),
+    ):
+        executor.run(join)
 
 
 def test_an_error_names_its_rank_and_what_cannot_be_sent_is_refused() -> None:

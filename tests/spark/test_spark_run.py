@@ -8,13 +8,22 @@ import signal
 import sys
 import threading
 import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.dist.doors import listed, observed
 from tests.fakes.linear_training import train_linear
-from tests.spark.spark_training import await_file, die, fail, leave_traces, rank, who
+from tests.spark.spark_training import (
+    await_file,
+    die,
+    fail,
+    join_as_another_version,
+    leave_traces,
+    rank,
+    who,
+)
 from tests.spark.spark_waits import Heard, is_running, wait_until
 
 import horovod.spark
@@ -104,6 +113,14 @@ def test_a_failure_names_rank_executor_and_traceback(spark: Any) -> None:
     wait_until(lambda: not any(map(is_running, pids)))
 
 
+def test_tasks_of_another_version_are_refused(spark: Any) -> None:
+    with pytest.raises(
+        RankFailedError, match=r"has Horovod 1\.99\.0, but the process that"
+    ) as caught:
+        horovod.spark.run(join_as_another_version, num_proc=2, verbose=0)
+    assert f"has Horovod {horovod.__version__};" in str(caught.value)
+
+
 def test_a_killed_rank_is_named(spark: Any) -> None:
     with pytest.raises(RankFailedError, match="killed by SIGKILL") as caught:
         horovod.spark.run(die, (0,), num_proc=2, stderr=Heard())
@@ -121,6 +138,27 @@ def test_output_comes_at_once_with_ranks_in_front(spark: Any, tmp_path: Path) ->
         "1]<stdout>:",
     ]
     assert all(re.match(r"\w+ \w+ +\d+ \d+:\d+:\d+ \d+", line) for line in heard.lines)
+
+
+def test_the_driver_serves_metrics_of_the_ranks(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOROVOD_METRICS_PORT", "0")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    done, errors, found = tmp_path / "done", Heard(), list[str]()
+
+    def scrape(line: str) -> None:
+        (said,) = [each for each in errors.lines if "metrics: " in each]
+        token = (tmp_path / ".horovod" / "metrics.token").read_text()
+        request = urllib.request.Request(said.split("metrics: ")[1].split(";")[0])
+        request.add_header("Authorization", f"Bearer {token}")
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            found.append(answer.read().decode())
+        done.touch()
+
+    heard = Heard(scrape)
+    horovod.spark.run(await_file, (str(done),), num_proc=2, stdout=heard, stderr=errors)
+    assert re.search(r"^horovod_job_ranks{.*} 2$", found[0], re.MULTILINE)
 
 
 def test_too_few_slots_are_said_and_waited_for_as_long_as_told(

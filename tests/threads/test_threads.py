@@ -18,13 +18,14 @@ import pytest
 from busy_threads import Tensors, Values, await_end, given, run_threads, start
 from thread_ranks import ThreadRanks
 
-from horovod._rank.group import Group, ReduceOp
+from horovod._rank.group import PLAIN_SUM
 from horovod.errors import DuplicateNameError, HorovodInternalError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from horovod._native import Handle
+    from horovod._rank.group import Group
 
 NUM_OPERATIONS = 600
 _PATIENCE_S = 20.0
@@ -34,7 +35,7 @@ def allreduce(group: Group, name: str, count: int = 3, **options: Any) -> tuple[
     """Submits a sum that nobody else keeps alive; also returns a weak reference to its arrays."""
     kept = Tensors(np.ones(count), np.zeros(count))
     source, target = kept.buffers
-    handle = group.allreduce([source], [target], op=ReduceOp.SUM, name=name, keep=kept, **options)
+    handle = group.allreduce([source], [target], PLAIN_SUM, name=name, keep=kept, **options)
     return handle, weakref.ref(kept)
 
 
@@ -134,7 +135,7 @@ class SubmitsWhenItDies(Tensors):
         source = given(self._group.rank, 7, 5)
         kept = Tensors(source, target := np.zeros(5))
         handle = self._group.allreduce(
-            kept.buffers[:1], kept.buffers[1:], op=ReduceOp.SUM, name=self._name, keep=kept
+            kept.buffers[:1], kept.buffers[1:], PLAIN_SUM, name=self._name, keep=kept
         )
         self._started.append((handle, target))
 
@@ -161,7 +162,7 @@ def test_objects_that_die_may_submit(in_cycles: bool) -> None:
                     keep = [kept]
                     keep.append(keep)
                 handle = group.allreduce(
-                    kept.buffers, kept.buffers, op=ReduceOp.SUM, name=name, keep=keep
+                    kept.buffers, kept.buffers, PLAIN_SUM, name=name, keep=keep
                 )
                 del kept, keep
                 await_end(handle)

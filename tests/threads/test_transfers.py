@@ -20,7 +20,7 @@ from thread_ranks import ThreadRanks
 
 from horovod._native import Buffer, Completions
 from horovod._rank.completions import CompletionThread
-from horovod._rank.group import ReduceOp
+from horovod._rank.group import PLAIN_SUM
 from horovod.errors import HorovodInternalError, MismatchError, UsageError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def test_what_a_rank_cannot_ask_for_is_refused() -> None:
 def test_members_make_sets_at_the_same_time_and_others_do_nothing() -> None:
     def total(group: Group, rank: int) -> float:
         values = np.full(1000, rank + 1.0)
-        group.allreduce([view(values)], [view(values)], op=ReduceOp.SUM).wait(_PATIENCE_S)
+        group.allreduce([view(values)], [view(values)], PLAIN_SUM).wait(_PATIENCE_S)
         return float(values[0])
 
     def body(rank: int) -> None:
@@ -177,7 +177,7 @@ def test_callbacks_come_once_on_one_thread_and_let_go_of_what_they_keep() -> Non
         group = ranks.groups[rank]
         for number in range(50):
             values = np.ones(3 if number % 2 else 3000)
-            handle = group.allreduce([view(values)], [view(values)], op=ReduceOp.SUM, keep=values)
+            handle = group.allreduce([view(values)], [view(values)], PLAIN_SUM, keep=values)
             token = Token()
             tokens.append(weakref.ref(token))
             thread.call_when_done(handle, functools.partial(note, number, handle, token))

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from backend_operations import Case
 
 
+GLOO = GlooGroups()
+
+
 def compare(case: Case, size: int, dtypes: dict[str, torch.dtype]) -> None:
     """Run a case on our backend and on gloo in all dtypes; all that differs is in the message."""
-    gloo = GlooGroups()
 
     def run(rank: int) -> list[str]:
-        ours, theirs = horovod_group(ranks.groups[rank]), gloo.make(rank, size)
+        ours, theirs = horovod_group(ranks.groups[rank]), GLOO.of(rank, size)
         return [
             f"{name}, rank {rank}: {difference}"
             for name, dtype in dtypes.items()
@@ -29,7 +31,14 @@ def compare(case: Case, size: int, dtypes: dict[str, torch.dtype]) -> None:
         ]
 
     with ThreadRanks(size) as ranks:
-        assert ranks.run(run) == [[]] * size
+        try:
+            found = ranks.run(run)
+        except BaseException as error:
+            GLOO.renew()
+            if isinstance(error, RuntimeError) and "loo does not support" in str(error):
+                pytest.skip(f"this PyTorch has nothing to compare with: {error}")
+            raise
+        assert found == [[]] * size
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])

@@ -177,18 +177,18 @@ def test_other_splits_or_roots_are_errors() -> None:
     def differ(group: ProcessGroupHorovod, rank: int) -> bool:
         sent = [1, 1, 2] if rank == 0 else [1, 1, 1]
         output, source = torch.zeros(3), torch.zeros(sum(sent))
-        work = group.all_to_all_single(output, source, [1, 1, 1], sent)
-        if rank == 2:
-            assert "rows from the ranks" in str(work_error(work))
-        else:
-            work.wait()
+        error = work_error(group.all_to_all_single(output, source, [1, 1, 1], sent))
+        assert "rank 2 expects 1 from rank 0, which gives 2" in str(error)
+        assert str(error).count("test_work.py:") >= 2
         options = dist.GatherOptions()
         options.rootRank = int(rank == 1)
         outputs = [[torch.zeros(2) for _ in range(SIZE)]] if rank == options.rootRank else []
-        work = group.gather(outputs, [torch.zeros(2)], options)
-        if rank < 2:
-            assert "another root" in str(work_error(work))
-        return True
+        error = work_error(group.gather(outputs, [torch.zeros(2)], options))
+        assert "rank 0 expects 1 from rank 1, which gives 0" in str(error)
+        lists = [torch.zeros(1 + (rank == 1 and to == 2)) for to in range(SIZE)]
+        error = work_error(group.alltoall([torch.zeros(1) for _ in range(SIZE)], lists))
+        assert "rank 2 expects 1 from rank 1, which gives 2" in str(error)
+        return reduced(group, torch.ones(3), OPS.SUM)[0].item() == SIZE
 
     assert run(differ) == [True] * SIZE
 
@@ -212,6 +212,66 @@ def test_wait_with_a_timeout_lets_the_operation_go_on() -> None:
     assert run(wait) == [3.0] * SIZE
 
 
+def test_results_are_written_into_the_memory_of_the_caller() -> None:
+    """What the engine allocates would have to be copied; strided outputs have to be, too."""
+
+    def exchange(group: ProcessGroupHorovod, rank: int) -> bool:
+        listed = [torch.zeros(3000) for _ in range(SIZE)]
+        shares = [torch.full((3000,), float(rank)) for _ in range(SIZE)]
+        whole = torch.zeros(SIZE * 3000)
+        strided = torch.zeros(3000, SIZE).t()
+        group._start_coalescing(torch.device("cpu"))
+        works = [
+            group.allgather([listed], shares[:1]),
+            group.all_gather_single(whole, shares[0]),
+            group.alltoall([torch.zeros(3000) for _ in range(SIZE)], shares),
+            group.all_to_all_single(torch.zeros(SIZE), shares[0][:SIZE].clone(), [], []),
+            group.all_gather_single(strided, shares[0]),
+        ]
+        group._end_coalescing(torch.device("cpu")).wait()
+        assert [work.handle.results() for work in works] == [[]] * 5
+        expected = [[float(source)] * 3000 for source in range(SIZE)]
+        assert [tensor.tolist() for tensor in listed] == expected
+        assert whole.view(SIZE, 3000).tolist() == strided.tolist() == expected
+        return True
+
+    assert run(exchange) == [True] * SIZE
+
+
+def test_inputs_that_are_outputs() -> None:
+    """In place, and in the place of another rank's values."""
+
+    def gather(group: ProcessGroupHorovod, rank: int) -> list[list[float]]:
+        whole = torch.zeros(SIZE, 5000)
+        whole[rank] = rank
+        group.all_gather_single(whole, whole[rank]).wait()
+        listed = [torch.full((5000,), float(rank)) for _ in range(SIZE)]
+        group.allgather([listed], [listed[(rank + 1) % SIZE]]).wait()
+        mixed = torch.arange(SIZE * 5000.0).view(SIZE, 5000) + rank
+        group.all_to_all_single(mixed, mixed, [], []).wait()
+        return [whole[:, -1].tolist(), [t[-1].item() for t in listed], mixed[:, 0].tolist()]
+
+    for rank, (whole, listed, mixed) in enumerate(run(gather)):
+        assert whole == listed == [0.0, 1.0, 2.0]
+        assert mixed == [rank * 5000.0 + source for source in range(SIZE)]
+
+
+def test_empty_tensors() -> None:
+    def exchange(group: ProcessGroupHorovod, rank: int) -> list[float]:
+        group.all_gather_single(torch.zeros(0), torch.zeros(0)).wait()
+        group.allgather([[torch.zeros(0, 3) for _ in range(SIZE)]], [torch.zeros(0, 3)]).wait()
+        group.alltoall([torch.zeros(0)] * SIZE, [torch.zeros(0)] * SIZE).wait()
+        counts = [2 * (rank == 0), 0, 0]
+        received = torch.zeros(2 if rank == 0 else 0, 3)
+        sent = torch.ones(2 if rank == 0 else 0, 3)
+        group.all_to_all_single(received, sent, counts, counts).wait()
+        listed = [torch.zeros(source) for source in range(SIZE)]
+        group.allgather([listed], [torch.full((rank,), float(rank))]).wait()
+        return [received.sum().item(), *(tensor.sum().item() for tensor in listed)]
+
+    assert [sums[1:] for sums in run(exchange)] == [[0.0, 1.0, 4.0]] * SIZE
+
+
 def test_timeout_of_an_operation_is_an_error_on_all_ranks() -> None:
     failed = threading.Event()
 
@@ -222,7 +282,7 @@ def test_timeout_of_an_operation_is_an_error_on_all_ranks() -> None:
             assert failed.wait(20)
         try:
             group.allreduce([torch.ones(3)], options).wait()
-        except HorovodInternalError as error:
+        except StalledError as error:
             failed.set()
             return str(error)
         return ""
@@ -232,6 +292,9 @@ def test_timeout_of_an_operation_is_an_error_on_all_ranks() -> None:
         assert "all_reduce 1 of world" in message
         assert "test_work.py:" in message
         assert "timeout 0.3 s" in message
+        assert "Missing ranks:\nrank 0" in message
+        assert "1: submitted by rank 1" in message
+        assert "rank 2" in message
 
 
 def test_unfinished_future_fails_with_the_timeout() -> None:

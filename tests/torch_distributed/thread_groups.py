@@ -26,14 +26,30 @@ def horovod_group(
 
 
 class GlooGroups:
-    """Makes groups of gloo, one for each rank, that meet in the memory of this process."""
+    """Groups of gloo, one for each rank, that meet in the memory of this process.
+
+    They stay until the process ends. The end of one in PyTorch 2.7 holds Python's lock and joins a
+    thread of the group that may be waiting for that lock, to drop the last operation.
+    """
 
     def __init__(self) -> None:
         self._store = dist.HashStore()
+        self._num_failures = 0
+        self._made: dict[tuple[int, ...], Any] = {}
 
-    def make(self, rank: int, size: int, name: str = "gloo") -> Any:
-        """Make the process group of a rank; waits for the other ranks."""
-        store = dist.PrefixStore(name, self._store)
+    def of(self, rank: int, size: int) -> Any:
+        """Return the process group of a rank; the first time, wait for the other ranks."""
+        key = (rank, size, self._num_failures)
+        if key not in self._made:
+            self._made[key] = self._make(rank, size)
+        return self._made[key]
+
+    def renew(self) -> None:
+        """Make other groups from now on: in those that exist, ranks may wait for each other."""
+        self._num_failures += 1
+
+    def _make(self, rank: int, size: int) -> Any:
+        store = dist.PrefixStore(f"{size} ranks, {self._num_failures}", self._store)
         group = dist.ProcessGroup(store, rank, size)
         gloo = dist.ProcessGroupGloo(store, rank, size, timeout=TIMEOUT)
         group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from horovod._native import Buffer
 from horovod._rank import by_store
 from horovod._rank.by_store import Lease, start_by_store
-from horovod._rank.group import ReduceOp
+from horovod._rank.group import PLAIN_SUM
 from horovod._rank.job_context import Context
 from horovod.errors import HorovodInternalError, StartError, UsageError
 
@@ -53,7 +53,7 @@ def on_ranks(act: Callable[[int, Context], Any], size: int = SIZE) -> list[Any]:
 def total(lease: Lease) -> float:
     values = array.array("d", [lease.config.rank + 1.0])
     buffer = Buffer.from_array(values)
-    lease.group.allreduce([buffer], [buffer], op=ReduceOp.SUM, name="total").wait()
+    lease.group.allreduce([buffer], [buffer], PLAIN_SUM, name="total").wait()
     return values[0]
 
 

@@ -112,7 +112,7 @@ AVAILABLE = {
     "horovod.runner.elastic.discovery": "HostDiscovery HostDiscoveryScript FixedHosts",
 }
 
-ELASTIC = "start elastic jobs with `horovodrun --min-np`"
+ELASTIC = "start elastic jobs with `horovodrun -np 2 --min-np 1`"
 # Installed in an environment of its own, too.
 SPARK = r"^horovod\.spark needs PySpark, which is not installed: pip install"
 # It cannot be beside the others: its NumPy is older than they take.

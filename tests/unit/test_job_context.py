@@ -16,6 +16,7 @@ import pytest
 from horovod import _native
 from horovod._rank import context
 from horovod._rank.context import Context
+from horovod._rank.group import PLAIN_SUM
 from horovod._rendezvous import StoreServer, make_secret
 from horovod._settings.config import Config
 from horovod._train.process_set import ProcessSet, add_process_set
@@ -67,7 +68,7 @@ def total(value: int) -> int:
     values = bytearray([value])
     buffer = _native.Buffer.from_array(values)
     group = context.global_group()
-    group.allreduce([buffer], [buffer], op=1, name="x", keep=values).wait()
+    group.allreduce([buffer], [buffer], PLAIN_SUM, name="x", keep=values).wait()
     return values[0]
 
 
@@ -192,12 +193,24 @@ _OTHER_RANK = """
 import sys
 from horovod import _native
 from horovod._rank import context
+from horovod._rank.group import PLAIN_SUM
 context.init()
 values = bytearray([1 + context.rank()])
 buffer = _native.Buffer.from_array(values)
-context.global_group().allreduce([buffer], [buffer], op=1, name="x", keep=values).wait()
+context.global_group().allreduce([buffer], [buffer], PLAIN_SUM, name="x", keep=values).wait()
 print(context.rank(), context.size(), values[0])
 """
+
+
+def test_a_step_counts_for_the_job_of_its_thread() -> None:
+    first, second = Context(), Context()
+    with first.use():
+        context.step()
+        with second.use():
+            context.step()
+            context.count_step()  # of an optimizer, which counts no more
+            context.step()
+    assert (first.steps.number, second.steps.number) == (1, 2)
 
 
 def test_a_process_has_different_ranks_in_two_jobs() -> None:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from led_job import await_workers, begin_generation
 
 from horovod._job import Assignment, Place, assigned
 from horovod._job.job import open_job
@@ -44,8 +45,8 @@ def test_executors_make_ranks_of_threads() -> None:
         ranks = [
             threads.submit(executor, job.where, *seat) for seat in (("b", 1), ("a", 0), ("b", 0))
         ]
-        job.wait_until(lambda job: len(job.available) == 3, TIMEOUT_S)
-        job.begin_generation(sorted(job.available.values(), key=lambda w: (w.host, w.slot)))
+        await_workers(job, lambda job: len(job.available) == 3, TIMEOUT_S)
+        begin_generation(job, sorted(job.available.values(), key=lambda w: (w.host, w.slot)))
         found = [rank.result(TIMEOUT_S) for rank in ranks]
     assert found == [(2, 3, 1, 0), (0, 3, 0, 0), (1, 3, 0, 1)]
 
@@ -88,8 +89,8 @@ def test_a_generation_that_is_over_ends_the_wait_of_its_ranks() -> None:
         join(job.where, "a", 0) as early,
         join(job.where, "a", 1) as late,
     ):
-        job.wait_until(lambda job: len(job.available) == 2, TIMEOUT_S)
-        job.begin_generation([early.worker, late.worker])
+        await_workers(job, lambda job: len(job.available) == 2, TIMEOUT_S)
+        begin_generation(job, [early.worker, late.worker])
 
         def start() -> None:
             with Context().use():
@@ -98,6 +99,6 @@ def test_a_generation_that_is_over_ends_the_wait_of_its_ranks() -> None:
         starting = threads.submit(start)
         # It has told the others about itself, and waits for them.
         job.store.wait_all(["peers/0.1/rank/0"], TIMEOUT_S)
-        job.begin_generation([early.worker])
+        begin_generation(job, [early.worker])
         with pytest.raises(StartError, match="generation 1 of the job has replaced"):
             starting.result(TIMEOUT_S / 2)

@@ -310,11 +310,16 @@ def test_a_store_that_nobody_needs_at_other_addresses_closes_them(
     addresses = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
     monkeypatch.setattr("horovod._job.bootstrap.reachable_addresses", lambda: addresses)
     config = Config(size=1, foreign_launcher=ForeignLauncher("Slurm", "5-0"))
+
+    def listening() -> set[tuple[str, int]]:
+        return {
+            connection.laddr
+            for connection in psutil.Process().net_connections("tcp")
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.ip in addresses
+        }
+
+    before = listening()  # of servers that other tests of this process have left to end
     bootstrap = Bootstrap(config)
-    listening = [
-        connection.laddr.ip
-        for connection in psutil.Process().net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN and connection.laddr.ip in addresses
-    ]
-    assert listening == [bootstrap.attend(config).rendezvous_addr]
+    opened = [address for address, _ in listening() - before]
+    assert opened == [bootstrap.attend(config).rendezvous_addr]
     bootstrap.close()

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 import pytest
+from led_job import await_workers, begin_generation
 
 from horovod._job import Assignment, Place, StoreAddress
 from horovod._job.assigned import elastic_assignment, elastic_environment
@@ -43,10 +44,10 @@ def began(job: Job, *workers: ElasticWorker) -> list[Assignment]:
     """The places of workers in a new generation."""
     with ThreadPoolExecutor(len(workers)) as threads:
         waiting = [threads.submit(worker.await_place) for worker in workers]
-        job.wait_until(
-            lambda job: {each.identity for each in workers} <= set(job.available), PATIENCE_S
+        await_workers(
+            job, lambda job: {each.identity for each in workers} <= set(job.available), PATIENCE_S
         )
-        job.begin_generation([job.available[each.identity] for each in workers])
+        begin_generation(job, [job.available[each.identity] for each in workers])
         return [each.result() for each in waiting]
 
 
@@ -81,7 +82,7 @@ def test_the_same_place_counts_until_a_change_is_expected(job: Job) -> None:
     with pytest.raises(StartError, match=r"got no place after generation -1 within 0\.05 s"):
         worker.await_place()
     assert event_of(job).kind is EventKind.READY
-    job.begin_generation()
+    begin_generation(job)
     assert worker.await_place() == worker.await_place()
     worker.expect_change()
     with pytest.raises(StartError, match="got no place after generation 0"):
@@ -90,7 +91,7 @@ def test_the_same_place_counts_until_a_change_is_expected(job: Job) -> None:
     assert event_of(job) == Event(
         EventKind.RESET, job.available[worker.identity], "rank 1 was lost", 0
     )
-    job.begin_generation()
+    begin_generation(job)
     assert worker.await_place().place == Place(generation=1)
     worker.leave("")
 
@@ -101,8 +102,8 @@ def test_a_newcomer_whose_place_came_to_nothing_waits_as_long_as_the_others(job:
     first.runs()
     new = worker_of(job, 1, timeout_s=0.05)
     new._joined.ready()
-    job.wait_until(lambda job: len(job.available) == 2, PATIENCE_S)
-    job.begin_generation()
+    await_workers(job, lambda job: len(job.available) == 2, PATIENCE_S)
+    begin_generation(job)
     assert new.await_place().place == Place(1, 2, 1, 2, 0, 1, 1)
     job.break_up("rank 0 has ended")
     new.await_others(1)  # nobody comes
@@ -122,11 +123,11 @@ def test_who_is_new_is_known_from_the_record(job: Job) -> None:
     began(job, a, b)
     c = worker_of(job, 2)
     c._joined.ready()
-    job.wait_until(lambda job: len(job.available) == 3, PATIENCE_S)
+    await_workers(job, lambda job: len(job.available) == 3, PATIENCE_S)
     everybody = list(job.available.values())
-    job.begin_generation(everybody[:1])
+    begin_generation(job, everybody[:1])
     assert not a.has_newcomers(1)
-    job.begin_generation(everybody)
+    begin_generation(job, everybody)
     assert a.has_newcomers(2)
     assert a.has_newcomers(1)  # replaced: nobody knows any more
     for worker in (a, b, c):
@@ -136,7 +137,7 @@ def test_who_is_new_is_known_from_the_record(job: Job) -> None:
 def test_a_dismissed_worker_ends_in_peace(job: Job) -> None:
     a, b = worker_of(job, 0), worker_of(job, 1)
     began(job, a, b)
-    job.begin_generation([job.available[a.identity]])
+    begin_generation(job, [job.available[a.identity]])
     b.expect_change()
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(b.await_place)

@@ -13,9 +13,9 @@ from keras_kinds import LEGACY as KERAS2_LEGACY
 from keras_kinds import NEW as KERAS2
 
 import horovod.keras as hvd
+from horovod._keras.loading import _keras_for
 from horovod.errors import UsageError
-from horovod.tensorflow.keras import callbacks as implementation
-from horovod.tensorflow.keras.loading import _keras_for
+from horovod.tensorflow.keras import seam as implementation
 
 if TYPE_CHECKING:
     from pathlib import Path

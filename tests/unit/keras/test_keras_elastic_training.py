@@ -226,6 +226,24 @@ def test_all_ranks_stop_when_one_does(any_keras: Any) -> None:
         assert [worker.result(PATIENCE_S) for worker in workers] == [[0, 1]] * 2
 
 
+@pytest.mark.parametrize("differs", ["seed", "batch_size"])
+def test_ranks_with_other_orders_or_batches_are_refused(any_keras: Any, differs: str) -> None:
+    def train() -> None:
+        model = counting_model(any_keras)
+        training = Training(model)
+        epoch = training.epoch  # joins the job, which gives the rank
+        how = {"seed": 0, "batch_size": 4} | {differs: 2 + hvd.rank()}
+        data = training.dataset(DATA, **how)
+        model.fit(data, initial_epoch=epoch, shuffle=False, verbose=0, callbacks=[training])
+
+    with elastic_threads() as fleet:
+        workers = fleet.start(train, 2)
+        fleet.begin([0, 1])
+        for worker in workers:
+            with pytest.raises(UsageError, match="different data or orders"):
+                worker.result(PATIENCE_S)
+
+
 class Samples:
     """Some of them cannot be read."""
 

@@ -12,11 +12,21 @@ from recording_ops import REDUCED, RecordingOps, pretend_two_ranks
 
 import horovod.keras as hvd
 import horovod.tensorflow.keras as tf_hvd
+from horovod._keras import compiling
+from horovod._keras.reducer import key_of
 from horovod.errors import UsageError
-from horovod.tensorflow.keras import compiling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+def test_the_key_of_a_variable_is_never_that_of_another_one() -> None:
+    """The memory of a variable that is gone is soon that of another one, and so its id."""
+    keys = {key_of(np.zeros(3)) for _ in range(100)}
+    assert len(keys) == 100
+    variable = np.zeros(3)
+    assert key_of(variable) in {key_of(variable)}
+    assert not keys & {key_of(np.zeros(3)) for _ in range(100)}
 
 
 @pytest.fixture(autouse=True)

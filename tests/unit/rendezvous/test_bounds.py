@@ -25,7 +25,7 @@ def test_numbers_within_are_taken(value: object) -> None:
     assert number_in(value, 0, 7) == 7
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.1, 11, "1", None, True])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.1, 11, 10**400, "1", None, True])
 def test_times_out_of_bounds_are_refused(value: object) -> None:
     with pytest.raises(ValueError, match="not a time"):
         seconds_in(value, 10.0)
@@ -43,7 +43,7 @@ def test_any_text_becomes_one_line() -> None:
     assert len(one_line("x" * 10_000_000)) == 500
 
 
-INFO = RankInfo(1, 2, "host", 4711, "key", "1.0", "127.0.0.1", 80, "horovod-x", 2)
+INFO = RankInfo(1, 2, "host", 4711, "key", "1.0", "127.0.0.1", 80, "horovod-x", 2, 0)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,10 @@ class Job:
             object.__setattr__(config, name, value)
         with StoreClient(self.server.address, self.server.port, self.secret) as store:
             incarnation = Incarnation(0, count)
-            return connect_peers(config, self.secret, store, FakePort, incarnation, version)
+            free_port = 4321 if rank == 0 else 0
+            return connect_peers(
+                config, self.secret, store, FakePort, incarnation, version, free_port
+            )
 
 
 @contextmanager
@@ -118,6 +121,7 @@ def test_ranks_of_one_host_exchange_their_ports(server: StoreServer, secret: byt
             ]
             assert mine.remote_peers == ()
             assert mine.rank_names == (f"a:{os.getpid()}",) * 4
+            assert mine.master == ("127.0.0.1", 4321)
             for other, _, segment_fd, doorbell_fd, _ in mine.local_peers:
                 port = ranks[other].port
                 assert port is not None
@@ -277,7 +281,15 @@ def test_a_rank_that_dies_after_it_announced_itself_is_named(
 ) -> None:
     job = Job(server, secret, ["a", "b"], timeout_s=0.3)
     info = {"rank": 1, "size": 2, "host": "b", "pid": 77, "host_key": "b", "version": "1"}
-    info.update({"tcp_address": "127.0.0.1", "tcp_port": 1, "unix_name": "x", "num_streams": 1})
+    info.update(
+        {
+            "tcp_address": "127.0.0.1",
+            "tcp_port": 1,
+            "unix_name": "x",
+            "num_streams": 1,
+            "free_port": 0,
+        }
+    )
     server.set("peers/0.0/rank/1", json.dumps(info).encode())
     with pytest.raises(StartError, match=r"no connection came in time from 1 \(b:77\)"):
         job.join(0)
@@ -314,6 +326,16 @@ def test_ranks_with_different_versions(server: StoreServer, secret: bytes) -> No
     job = Job(server, secret, ["a"] * 2)
     for message in errors_of([lambda: job.join(0), lambda: job.join(1, version="2")]):
         assert "different versions of Horovod" in message
+        assert "has Horovod 1" in message or "has Horovod 2" in message
+
+
+def test_a_rank_of_another_version_may_publish_other_facts(
+    server: StoreServer, secret: bytes
+) -> None:
+    job = Job(server, secret, ["a", "b"])
+    server.set("peers/0.0/rank/1", b'{"version": "9.0", "of_the_future": 1}')
+    with pytest.raises(StartError, match=r"another rank has Horovod 9\.0, this process has 1: "):
+        job.join(0)
 
 
 def test_a_rank_that_began_more_often_is_explained(server: StoreServer, secret: bytes) -> None:

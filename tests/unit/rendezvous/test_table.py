@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 from horovod._rendezvous.table import Found, Table
 
 
@@ -91,3 +93,20 @@ def test_delete_prefix_counts_and_spares_the_others() -> None:
     assert table.delete_prefix("x/") == 2
     table.wait(["x/1", "y/1"], "", 0.0, 0.0, answers.append)
     assert answers == [{"y/1": b""}]
+
+
+def test_waits_that_have_ended_are_forgotten_long_before_their_deadline() -> None:
+    """A job of weeks waits without end, and each wait may be answered at once."""
+    table, answers = Table(), list[Found]()
+    pending = [table.wait(["never"], "", 1e6, 0.0, answers.append) for _ in range(5)]
+    ended = []
+    for number in range(1000):
+        ended.append(weakref.ref(table.wait([f"{number}"], "", 1e6, 0.0, answers.append)))
+        table.set(f"{number}", b"1")
+    assert len(answers) == 1000
+    assert sum(each() is not None for each in ended) < 100
+    table.wait(["never"], "", 7.0, 0.0, answers.append)
+    assert table.next_deadline() == 7.0
+    table.expire(1e6)
+    assert answers[1000:] == [{}] * 6
+    assert all(each.done for each in pending)

@@ -20,7 +20,6 @@ from horovod.spark.common.column_types import (
     null_sql,
     prediction_sql,
     prediction_type,
-    rank_dtype,
     refusal,
 )
 
@@ -57,8 +56,6 @@ def test_a_type_is_used_or_refused(row: Row) -> None:
         assert (refusal(row.kind, use) is None) == is_used
         assert (refusal(row.kind, use, "rows") is None) == row.as_row
         assert refusal(row.kind, use, "files") is None
-        if is_used:
-            assert rank_dtype(row.kind, use) == (row.dtype if use == "feature" else row.label_dtype)
     assert (refusal(row.kind, "sample weight") is None) == row.as_weight
 
 

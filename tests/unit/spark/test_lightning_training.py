@@ -6,7 +6,6 @@ Lightning takes seconds to load, so the same two processes do all trainings.
 from __future__ import annotations
 
 import io
-import itertools
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,15 @@ pytest.importorskip("pyspark")
 pytest.importorskip("lightning")
 torch = pytest.importorskip("torch")
 import dying_rank  # noqa: E402
-from spark_files import data_in, run_in, steps_of_all_ranks, with_validation  # noqa: E402
+from spark_files import data_in, run_in, with_validation  # noqa: E402
+from torch_reference import (  # noqa: E402
+    RATE,
+    after_steps,
+    assert_same,
+    make_layers,
+    make_optimizer,
+    one_process,
+)
 
 from horovod.errors import UsageError  # noqa: E402
 from horovod.spark.common.datamodule import ParquetDataModule  # noqa: E402
@@ -28,15 +35,6 @@ from horovod.spark.lightning.training import LightningTask, train  # noqa: E402
 from horovod.spark.torch.model_bytes import OptimizerRecord, model_bytes  # noqa: E402
 from horovod.spark.torch.plain import loaded  # noqa: E402
 from horovod.testing import run_ranks  # noqa: E402
-
-RATE = 0.02
-
-
-def make_layers() -> Any:
-    torch.manual_seed(0)
-    return torch.nn.Sequential(
-        torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1)
-    ).double()
 
 
 def make_module(**options: Any) -> Any:
@@ -61,7 +59,7 @@ def make_module(**options: Any) -> Any:
             self.log("val_loss", loss)
 
         def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), lr=RATE, momentum=0.9)
+            return make_optimizer(self)
 
     return Module(**options)
 
@@ -120,7 +118,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Lightni
     begun = task_in(folder, make_module(kind=torch.nn.MSELoss), epochs=1, passes=2)
     begun = replace(begun, data=with_validation(begun.data, folder))
     model = make_layers()
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
+    optimizer = make_optimizer(model)
     plain = task_in(
         tmp_path_factory.mktemp("plain"),
         model,
@@ -138,24 +136,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Lightni
         name: (task, state if isinstance(state, str) else torch.load(io.BytesIO(state)))
         for (name, task), state in zip(tasks.items(), first, strict=True)
     }
-
-
-def one_process(task: LightningTask, size: int, whole_batches: bool = True) -> Any:
-    """The same training on one process, whose batches are those of all ranks together."""
-    model = make_layers()
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE * size, momentum=0.9)
-    for index, rows in enumerate(steps_of_all_ranks(task.data, size, task.epochs, whole_batches)):
-        loss = (model(torch.tensor(rows["x"])) - torch.tensor(rows["y"]).reshape(-1, 1)) ** 2
-        (loss.mean() / task.passes).backward()
-        if (index + 1) % task.passes == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-    return model
-
-
-def assert_same(state: dict[str, Any], model: Any, prefix: str = "") -> None:
-    for name, value in model.state_dict().items():
-        torch.testing.assert_close(state["model"][prefix + name], value, rtol=0, atol=1e-9)
 
 
 def test_two_ranks_train_and_resume_as_one_process_would(trained: Any) -> None:
@@ -200,26 +180,6 @@ def elastic_on_two(folder: Path, commit_every: int, **options: Any) -> dict[str,
     state: dict[str, Any] = torch.load(io.BytesIO(results[0]))
     assert set(state["metrics"]) == {"loss"}
     return state
-
-
-def after_steps(folder: Path, *parts: tuple[int, range, Any, int]) -> Any:
-    """A model that one process has trained with the rate of two ranks.
-
-    Args:
-        folder: that of the training that is compared with it.
-        parts: of the training: size, epochs, stretches that came before, how many steps.
-    """
-    task = task_in(folder / "again", make_layers())
-    model = make_layers()
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE * 2, momentum=0.9)
-    for size, epochs, stretches, count in parts:
-        steps = steps_of_all_ranks(task.data, size, epochs, False, stretches)
-        for rows in itertools.islice(steps, count):
-            optimizer.zero_grad()
-            error = model(torch.tensor(rows["x"])) - torch.tensor(rows["y"]).reshape(-1, 1)
-            (error**2).mean().backward()
-            optimizer.step()
-    return model
 
 
 def test_an_epoch_goes_on_from_the_last_commit_in_it(tmp_path: Path) -> None:

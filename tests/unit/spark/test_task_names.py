@@ -8,7 +8,7 @@ pytest.importorskip("pyspark")
 
 import horovod
 from horovod.runner.placing.hosts import is_host_name
-from horovod.runner.protocol.joining import JOIN, Word
+from horovod.runner.protocol.joining import JOIN, HostMessage
 from horovod.spark.tasks import index_of, name_of
 
 
@@ -25,5 +25,5 @@ def test_a_job_takes_the_name_of_a_task_for_that_of_a_host(detail: str, name: st
     assert name_of("a-task-b", 12, detail) == name
     assert is_host_name(name)
     assert index_of(name) == 12
-    word = Word(JOIN, "visit", name, 1, horovod.__version__)
-    assert Word.from_json(word.to_json()) == word
+    word = HostMessage(JOIN, "visit", name, 1, horovod.__version__)
+    assert HostMessage.from_json(word.to_json()) == word

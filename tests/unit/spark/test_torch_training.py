@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import os
 import pickle
 import re
@@ -19,6 +18,14 @@ torch = pytest.importorskip("torch")
 import dying_rank  # noqa: E402
 from fsspec.core import url_to_fs  # noqa: E402
 from spark_files import NUM_ROWS, data_in, run_in, steps_of_all_ranks, with_validation  # noqa: E402
+from torch_reference import (  # noqa: E402
+    RATE,
+    after_steps,
+    assert_same,
+    make_layers,
+    make_optimizer,
+    one_process,
+)
 
 from horovod.errors import StartError, UsageError  # noqa: E402
 from horovod.spark.common.data_mark import files_in, mark_of  # noqa: E402
@@ -31,22 +38,9 @@ from horovod.testing import run_ranks  # noqa: E402
 if TYPE_CHECKING:
     from pathlib import Path
 
-RATE = 0.02
-
-
-def make_model(seed: int = 0) -> Any:
-    torch.manual_seed(seed)
-    return torch.nn.Sequential(
-        torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1)
-    ).double()
-
-
-def make_optimizer(model: Any, rate: float = RATE) -> Any:
-    return torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
-
 
 def task_in(folder: Path, **changes: Any) -> TorchTask:
-    model = make_model()
+    model = make_layers()
     task = TorchTask(
         data=data_in(folder, ParquetDataModule),
         run=run_in(folder),
@@ -72,33 +66,6 @@ def train_on(size: int, task: TorchTask) -> dict[str, Any]:
     return checkpoint_of(results[0])
 
 
-def one_process(
-    task: TorchTask, size: int, by_row: bool = False, whole_batches: bool = True
-) -> Any:
-    """The same training on one process, whose batches are those of all ranks together."""
-    model = make_model()
-    optimizer = make_optimizer(model, RATE * size)
-    steps = steps_of_all_ranks(task.data, size, task.epochs, whole_batches)
-    return trained_with(steps, task, optimizer, model, by_row)
-
-
-def trained_with(steps: Any, task: TorchTask, optimizer: Any, model: Any, by_row: bool) -> Any:
-    for index, rows in enumerate(steps):
-        loss = (model(torch.tensor(rows["x"])) - torch.tensor(rows["y"]).reshape(-1, 1)) ** 2
-        if by_row:
-            loss = loss * torch.tensor(rows["w"]).reshape(-1, 1)
-        (loss.mean() / task.passes).backward()
-        if (index + 1) % task.passes == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-    return model
-
-
-def assert_same(state: dict[str, Any], model: Any) -> None:
-    for name, value in model.state_dict().items():
-        torch.testing.assert_close(state["model"][name], value, rtol=0, atol=1e-9)
-
-
 def test_two_ranks_train_as_one_process_would(tmp_path: Path) -> None:
     task = task_in(tmp_path)
     state = train_on(2, task)
@@ -121,7 +88,7 @@ def test_gradients_of_several_batches_are_one_step(tmp_path: Path) -> None:
 def test_the_rest_of_an_epoch_is_a_step_too(tmp_path: Path) -> None:
     task = task_in(tmp_path, passes=3, epochs=1)
     task = replace(task, data=replace(task.data, train=replace(task.data.train, steps=4)))
-    before = make_model().state_dict()
+    before = make_layers().state_dict()
     three = train_on(
         1,
         replace(
@@ -231,7 +198,7 @@ def test_validation_and_metrics_are_over_all_rows_of_all_ranks(tmp_path: Path) -
     task = task_in(tmp_path, metrics=[[bias], [torch.nn.functional.l1_loss]], epochs=1)
     task = replace(task, data=with_validation(task.data, tmp_path))
     state = train_on(2, task)
-    model = make_model()
+    model = make_layers()
     model.load_state_dict(state["model"])
     val = replace(task.data, train=task.data.val)
     rows = list(steps_of_all_ranks(val, 2, 1, whole_batches=False))
@@ -356,22 +323,6 @@ def elastic_on_two(folder: Path, commit_every: int, **options: Any) -> dict[str,
     assert state["optimizer"]["param_groups"][0]["lr"] == RATE
     assert checkpoint_of((folder / "runs/r/checkpoint").read_bytes())["history"] == state["history"]
     return state
-
-
-def after_steps(folder: Path, *parts: tuple[int, range, Any, int]) -> Any:
-    """A model that one process has trained with the rate of two ranks.
-
-    Args:
-        folder: that of the training that is compared with it.
-        parts: of the training: size, epochs, stretches that came before, how many steps.
-    """
-    task = task_in(folder / "again")
-    steps = itertools.chain.from_iterable(
-        itertools.islice(steps_of_all_ranks(task.data, size, epochs, False, stretches), count)
-        for size, epochs, stretches, count in parts
-    )
-    model = make_model()
-    return trained_with(steps, task, make_optimizer(model, RATE * 2), model, by_row=False)
 
 
 def test_an_epoch_in_which_a_rank_is_lost_begins_anew_on_the_others(tmp_path: Path) -> None:

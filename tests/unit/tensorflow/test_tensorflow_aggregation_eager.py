@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tensorflow as tf
 
+from horovod._rank import context
 from horovod.errors import UsageError
 from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
 
@@ -62,6 +63,30 @@ def test_steps_are_taken_in_every_nth_pass(form: Callable[[Any], Any], average: 
     first, second = 100.0 - 3 * scale, 100.0 - 3 * scale - 12 * scale
     assert values == pytest.approx([100.0, 100.0, first, first, first, second], rel=1e-6)
     assert int(iterations) == 6
+
+
+@form
+def test_the_passes_of_an_earlier_job_are_dropped(
+    form: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in an elastic job whose newcomers have no sums, and whose loss came between two passes."""
+    helper = LocalGradientAggregationHelperEager(3, ten_times)
+    variable = tf.Variable(0.0)
+    step, _ = make_step(form, helper, variable)
+    context.init()
+    try:
+        step([tf.constant(100.0)])
+        step([tf.constant(100.0)])
+        context.shutdown()
+        assert int(helper.counter) == 2
+        context.init()
+        assert "the job has changed after 2 of 3 passes of a step" in caplog.text
+        for value in (1.0, 2.0, 3.0):
+            (reached,) = step([tf.constant(value)])
+        assert float(reached) == 60.0
+        assert float(variable) == -60.0
+    finally:
+        context.shutdown()
 
 
 @form

@@ -145,7 +145,7 @@ def test_turns_need_a_shared_dataset_and_the_number_of_ranks() -> None:
 def test_a_worker_without_a_dispatcher_says_so(tmp_path: Path) -> None:
     key = make_secret()
     with ComputeService(1, 1, key) as service:
-        config = TfDataServiceConfig(1, 1, "training", service.addresses(), key, 0.01, True)
+        config = TfDataServiceConfig(1, 1, "training", service.addresses(), key, 1.0, True)
         with pytest.raises(TimeoutError, match="dispatcher 0 did not register"):
             run_ranks(1, compute_worker_fn, config)
 

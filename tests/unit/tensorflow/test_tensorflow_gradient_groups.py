@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.tensorflow.gradient_groups import GROUP_BYTES, small_together
+from horovod._train.gradients import GROUP_BYTES, small_together
 
 MIB = 1 << 20
 

@@ -16,6 +16,7 @@ import pytest
 
 from horovod import _native
 from horovod._rank import context
+from horovod._rank.group import PLAIN_SUM
 from horovod.errors import RankFailedError, ShutDownError, UsageError
 from horovod.testing import run_ranks
 
@@ -31,7 +32,7 @@ def total(value: int) -> int:
     values = bytearray([value])
     buffer = _native.Buffer.from_array(values)
     group = context.global_group()
-    group.allreduce([buffer], [buffer], op=1, name="x", keep=values).wait()
+    group.allreduce([buffer], [buffer], PLAIN_SUM, name="x", keep=values).wait()
     return values[0]
 
 

@@ -1,4 +1,4 @@
-"""What a DataLoader says of its samples is honoured by ``Training.batches``, or refused."""
+"""What a DataLoader says of its samples is honored by ``Training.batches``, or refused."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 import horovod.torch as hvd
+from horovod._train.shard.torch_loader import drawing, order_of_sampler
 from horovod.errors import UsageError
 from horovod.testing import run_ranks
-from horovod.torch.elastic.loader import drawing, order_of_sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -190,7 +190,7 @@ class IterableOf(IterableDataset[int]):
 
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument")
 @pytest.mark.parametrize("data", [range(8), IterableOf(range(8))], ids=["places", "stream"])
-def test_collate_fn_and_pinned_memory_are_honoured(alone: None, data: Any) -> None:
+def test_collate_fn_and_pinned_memory_are_honored(alone: None, data: Any) -> None:
     loader = DataLoader(data, batch_size=4, collate_fn=lambda samples: [sum(samples)])
     loader.pin_memory = True  # which does nothing without a GPU
     batches = list(hvd.elastic.Training().batches(loader, shuffle=None))
@@ -257,7 +257,7 @@ def refused() -> list[tuple[str, DataLoader[int], dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_what_cannot_be_honoured_is_refused(alone: None, number: int) -> None:
+def test_what_cannot_be_honored_is_refused(alone: None, number: int) -> None:
     why, loader, options = refused()[number]
     with pytest.raises(UsageError, match=why):
         next(hvd.elastic.Training().batches(loader, **options))

@@ -57,7 +57,7 @@ SIGNATURES = {
     "DistributedOptimizer": (
         "optimizer named_parameters=None compression backward_passes_per_step=1 op=0 "
         "gradient_predivide_factor=1.0 num_groups=0 groups=None sparse_as_dense=False process_set "
-        "weight=None gradient_buckets=None"
+        "weight=None gradient_buckets=None shard_state=False"
     ),
 }
 

@@ -11,12 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from led_job import await_workers, begin_generation
 
 from horovod._job import Assignment, Worker
 from horovod._job.job import Job, open_job
 from horovod._job.records import EventKind
 from horovod._native import Buffer
 from horovod._rank import context
+from horovod._rank.group import PLAIN_SUM
 from horovod._train import objects
 from horovod._train.elastic.leaving import leave_politely
 from horovod._train.elastic.position import Position
@@ -73,9 +75,9 @@ class Fleet:
     def begin(self, num_workers: int) -> None:
         """Begins a generation with the first workers, when they are ready."""
         wanted = self.identities[:num_workers]
-        self.job.wait_until(lambda job: set(wanted) <= set(job.available), PATIENCE_S)
+        await_workers(self.job, lambda job: set(wanted) <= set(job.available), PATIENCE_S)
         workers = [self.job.available[each] for each in wanted]
-        self.job.begin_generation(sorted(workers, key=_slot))
+        begin_generation(self.job, sorted(workers, key=_slot))
 
 
 def _slot(worker: Worker) -> int:
@@ -257,7 +259,7 @@ def test_sets_that_become_those_of_all_ranks_go_on(fleet: Fleet) -> None:
     def sum_of(group: Any) -> int:
         values = bytearray([context.rank() + 1])
         buffer = Buffer.from_array(values)
-        group.allreduce([buffer], [buffer], op=1, name="sum", keep=values).wait()
+        group.allreduce([buffer], [buffer], PLAIN_SUM, name="sum", keep=values).wait()
         return values[0]
 
     def work() -> tuple[int, bool, bool]:
@@ -343,21 +345,21 @@ def test_sigterm_asks_to_leave_but_ends_children(fleet: Fleet) -> None:
         assert event.worker.identity == "mine"
         own.shutdown()
         own.part()
-    fleet.job.begin_generation()
+    begin_generation(fleet.job)
     assert other.result(PATIENCE_S) >= 1
 
 
 def test_who_still_connects_gives_up_when_a_member_is_lost(fleet: Fleet) -> None:
     """It would wait for it until its start timeout, of 30 s and more."""
     survivor = fleet.start(0, lambda: trained_until(1))
-    fleet.job.wait_until(lambda job: len(job.available) == 1, PATIENCE_S)
+    await_workers(fleet.job, lambda job: len(job.available) == 1, PATIENCE_S)
     own = Worker(fleet.identities[0], "a", 0)
-    fleet.job.begin_generation([own, Worker("a-dead", "a", 1)])
+    begin_generation(fleet.job, [own, Worker("a-dead", "a", 1)])
     fleet.job.break_up("rank 1 was killed")
     while (event := fleet.job.next_event(PATIENCE_S)) is None or event.kind is not EventKind.RESET:
         assert event is not None
     assert "rank 1 was killed" in event.text
-    fleet.job.begin_generation([own])
+    begin_generation(fleet.job, [own])
     assert survivor.result(PATIENCE_S) == 1
 
 
@@ -387,7 +389,7 @@ def test_the_job_hears_how_many_samples_are_done_again(fleet: Fleet) -> None:
     while (event := fleet.job.next_event(PATIENCE_S)) is None or event.kind is not EventKind.RESET:
         assert event is not None
     assert event.replayed == 28 - 16
-    fleet.job.begin_generation([Worker(fleet.identities[0], "a", 0)])
+    begin_generation(fleet.job, [Worker(fleet.identities[0], "a", 0)])
     assert worker.result(PATIENCE_S) == 16
 
 
@@ -414,7 +416,7 @@ def test_who_stays_asks_for_a_generation_when_one_leaves_before_it_was_published
     # Otherwise its end would look like that of the training.
     assert heard.index(("goes", EventKind.LEAVING)) < heard.index(("goes", EventKind.LEFT))
     assert isinstance(goes.exception(PATIENCE_S), SystemExit)
-    fleet.job.begin_generation([Worker(fleet.identities[0], "a", 0)])
+    begin_generation(fleet.job, [Worker(fleet.identities[0], "a", 0)])
     assert stays.result(PATIENCE_S) == 2
 
 
@@ -437,8 +439,8 @@ def test_a_newcomer_waits_for_those_who_train_however_long_it_takes(fleet: Fleet
     new = fleet.start(1, comes_late, start_timeout_s=1.0)
     assert waits.wait(PATIENCE_S)
     fleet.begin(2)
-    with pytest.raises(StartError):  # it gives nothing up, though its start timeout is over
-        fleet.job.wait_until(lambda job: False, 3.0)
+    with pytest.raises(AssertionError, match="after 3 s"):  # it gives nothing up meanwhile
+        await_workers(fleet.job, lambda job: False, 3.0)
     assert new.running()
     goes_on.set()
     assert old.result(PATIENCE_S) == 2

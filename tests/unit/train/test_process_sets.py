@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
-import struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from thread_ranks import run_ranks
 
 from horovod import _native
 from horovod._rank import context, job_context
-from horovod._rank.group import Group
+from horovod._rank.group import Group, Reduction
 from horovod._rank.job_context import Context
 from horovod._settings.config import Config
 from horovod._train import process_set_table
@@ -225,32 +222,6 @@ def test_a_set_of_all_ranks_is_one_of_its_own(engine: LoneEngine) -> None:
     assert global_process_set.group() is context.global_group()
 
 
-def test_a_set_of_all_ranks_has_names_of_its_own() -> None:
-    def body(rank: int) -> tuple[list[int], list[int], int]:
-        every = add_process_set(range(3))
-        found, handles = [], []
-        # In flight at once under one name, on each rank in another order.
-        groups = [every.group(), context.global_group()][:: 1 if rank % 2 else -1]
-        for group in groups:
-            values = bytearray([rank + 1, 1 if group is every.group() else 2])
-            buffer = _native.Buffer.from_array(values)
-            handles.append(group.allreduce([buffer], [buffer], op=1, name="x", keep=values))
-            found.append(values)
-        every.group().barrier().wait()
-        context.global_group().barrier().wait()
-        for handle in handles:
-            handle.wait()
-        assert remove_process_set(every)
-        context.global_group().barrier().wait()
-        again = add_process_set(every)
-        last = again.group().join()
-        last.wait()
-        first, second = sorted(found, key=lambda values: values[1])
-        return list(first), list(second), last.last_joined() < 3
-
-    assert run_ranks(3, body) == [([6, 3], [6, 6], True)] * 3
-
-
 def test_sets_that_the_ranks_do_not_agree_on(engine: LoneEngine) -> None:
     kept = add_process_set([0, 2])
     engine.agrees = False
@@ -302,8 +273,8 @@ def test_what_join_and_weights_send(engine: LoneEngine) -> None:
     kind, name, options = engine.submitted[-1]
     assert (kind, name, options["divide_by_initial_world_size"]) == (JOIN, "join.noname", False)
     world.allreduce([], [])
-    assert engine.submitted[-1][2]["weight"] is None
-    world.allreduce([], [], weight=0.0)
+    assert engine.submitted[-1][2].get("weight") is None
+    world.allreduce([], [], Reduction(weight=0.0))
     assert engine.submitted[-1][2]["weight"] == 0.0
 
 
@@ -341,75 +312,3 @@ def test_init_fails_if_the_ranks_name_different_sets(starting: LoneEngine) -> No
         context.init(process_sets=[ProcessSet([0])])
     assert not context.is_initialized()
     assert "process sets" in starting.closed
-
-
-def test_members_reduce_among_themselves() -> None:
-    def body(rank: int) -> tuple[int | None, int | None, list[float]]:
-        even, odd = add_process_set([0, 2]), add_process_set([1])
-        mine = odd if rank % 2 else even
-        other = even if rank % 2 else odd
-        values = bytearray([rank + 1] * 3)
-        buffer = _native.Buffer.from_array(values)
-        mine.group().allreduce([buffer], [buffer], op=1, name="x", keep=values).wait()
-        with pytest.raises(UsageError, match="only its members"):
-            other.group().barrier()
-        assert remove_process_set(even)
-        assert remove_process_set(odd)
-        return even.process_set_id, mine.process_set_id, list(values)
-
-    assert run_ranks(3, body) == [
-        (None, None, [4] * 3),
-        (None, None, [2] * 3),
-        (None, None, [4] * 3),
-    ]
-
-
-def test_different_sets_are_refused_on_all_ranks() -> None:
-    def body(rank: int) -> int | None:
-        with pytest.raises(MismatchError):
-            add_process_set([0, 1 + rank % 2])
-        return add_process_set([0, 1]).process_set_id
-
-    assert run_ranks(3, body) == [1] * 3
-
-
-def test_a_rank_that_has_joined_changes_no_result() -> None:
-    def body(rank: int) -> tuple[float, int]:
-        values = [0.0]
-        if rank:
-            memory = bytearray(struct.pack("f", rank))
-            buffer = _native.Buffer(_address(memory), "float32", (1,))
-            context.global_group().allreduce([buffer], [buffer], op=1, name="x", keep=memory).wait()
-            values = list(struct.unpack("f", memory))
-        handle = context.global_group().join()
-        handle.wait()
-        return values[0], handle.last_joined()
-
-    results = run_ranks(3, body)
-    assert [value for value, _ in results] == [0.0, 3.0, 3.0]
-    assert len({last for _, last in results}) == 1
-    assert results[0][1] != 0
-
-
-def _address(memory: bytearray) -> int:
-    return ctypes.addressof((ctypes.c_char * len(memory)).from_buffer(memory))
-
-
-def test_ranks_that_had_joined_match_unnamed_operations_again() -> None:
-    def body(rank: int) -> list[int]:
-        sums = []
-        for step in range(3 if rank == 0 else 1):
-            values = bytearray([rank + 1, step])
-            buffer = _native.Buffer.from_array(values)
-            context.global_group().allreduce([buffer], [buffer], op=1, keep=values).wait()
-            sums.append(values[0])
-        context.global_group().join().wait()
-        values = bytearray([rank + 1])
-        buffer = _native.Buffer.from_array(values)
-        if rank == 0:  # and rank 1 joins twice in a row
-            context.global_group().allreduce([buffer], [buffer], op=1, keep=values).wait()
-        context.global_group().join().wait()
-        context.global_group().allreduce([buffer], [buffer], op=1, keep=values).wait()
-        return [*sums, values[0]]
-
-    assert run_ranks(2, body) == [[3, 1, 1, 3], [3, 3]]

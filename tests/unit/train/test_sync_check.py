@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 from thread_ranks import run_ranks
 
@@ -153,3 +154,15 @@ def test_the_error_travels_between_processes() -> None:
     error = ReplicasDivergedError("w differs", ("w",), ((1,),))
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), copy.tensors, copy.ranks) == ("w differs", ("w",), ((1,),))
+
+
+def test_digests_in_a_table_are_compared_between_ranks_that_have_not_joined() -> None:
+    table = np.arange(1, 17, dtype=np.int64).reshape(1, 4, 4).repeat(4, 0)
+    names = ["a", "b", "c", "d"]
+    sync_check.check_digests(names, table, (0, 2, 4, 6))
+    table[1] = 0  # has joined
+    sync_check.check_digests(names, table, (0, 2, 4, 6))
+    table[3, 2, 1] = 0
+    with pytest.raises(ReplicasDivergedError, match=r"1 tensors .* 'c' on rank 6\.") as caught:
+        sync_check.check_digests(names, table, (0, 2, 4, 6))
+    assert (caught.value.tensors, caught.value.ranks) == (("c",), ((6,),))

@@ -17,7 +17,7 @@ from horovod._rank.libraries import gpu
 from horovod._train import capabilities
 from horovod._train.call_site import call_site
 from horovod._train.gradients import GradientSchedule, split_list
-from horovod._train.process_set import ProcessSet, global_process_set, group_of
+from horovod._train.process_set import global_process_set
 from horovod._train.reduce_op import resolve_reduce_op
 from horovod.errors import UsageError
 
@@ -105,18 +105,6 @@ def test_the_call_site_is_outside_of_the_package() -> None:
     assert inner().startswith(f"{__file__}:")
 
 
-def test_a_process_set_prints_as_it_always_did() -> None:
-    assert str(ProcessSet([2, 0, 1])) == (
-        "ProcessSet(process_set_id=None, ranks=[0, 1, 2], mpi_comm=None)"
-    )
-    assert (ProcessSet([1]).rank(), ProcessSet([1]).size()) == (None, None)
-
-
-def test_a_process_set_is_made_of_integers() -> None:
-    with pytest.raises(UsageError, match="integer ranks"):
-        ProcessSet(["0"])  # type: ignore[list-item]
-
-
 def test_the_global_process_set_knows_its_ranks_after_init() -> None:
     assert (global_process_set.process_set_id, global_process_set.ranks) == (0, None)
 
@@ -126,13 +114,6 @@ def test_the_global_process_set_knows_its_ranks_after_init() -> None:
         assert global_process_set.size() == 2
 
     run_ranks(2, body)
-
-
-def test_process_sets_that_are_not_registered_are_refused() -> None:
-    with pytest.raises(UsageError, match="is not registered"):
-        group_of(ProcessSet([0]))
-    with pytest.raises(UsageError, match=r"not a hvd\.ProcessSet"):
-        group_of(0)  # type: ignore[arg-type]
 
 
 def test_older_scripts_hear_that_the_job_works_without_mpi() -> None:

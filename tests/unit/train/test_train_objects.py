@@ -45,15 +45,6 @@ def test_only_the_roots_object_is_looked_at() -> None:
     assert run_ranks(3, body) == [[1, 2]] * 3
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_objects_of_all_ranks_are_gathered_in_order(size: int) -> None:
-    def body(rank: int) -> list[Any]:
-        return allgather_object(context.global_group(), {"rank": rank, "data": "x" * 999 * rank})
-
-    expected = [{"rank": rank, "data": "x" * 999 * rank} for rank in range(size)]
-    assert run_ranks(size, body) == [expected] * size
-
-
 @pytest.mark.parametrize("gather", [False, True])
 def test_an_object_that_cannot_be_pickled_is_an_error_on_all_ranks(gather: bool) -> None:
     def body(rank: int) -> None:

@@ -20,6 +20,7 @@ from horovod.runner.checks.preflight import Finding, Link, examine_hosts
 from horovod.runner.checks.preflight_report import (
     COLUMNS,
     advice_on_hosts,
+    forecast_of,
     lines_of_advice,
     plain_table,
     rows_of,
@@ -28,6 +29,7 @@ from horovod.runner.checks.preflight_report import (
 from horovod.runner.checks.probe import targets_of
 from horovod.runner.checks.run_on import HostError, launcher, run_on
 from horovod.runner.placing.hosts import Host
+from horovod.runner.starting.requests import Workload
 from horovod.runner.starting.ssh import SshOptions
 
 GOOD = Facts(
@@ -55,6 +57,16 @@ def test_equal_hosts_get_no_advice() -> None:
     findings = [finding("a"), finding("b", links=(Link("b", "a", 1e-5, 1e9),))]
     assert told(*findings) == []
     assert verdict(findings, []) == "2 hosts checked, no fault found"
+
+
+def test_a_forecast_needs_the_speed_of_all_links() -> None:
+    links = (Link("b", "a", 1e-5, 1.25e8),)
+    findings = [finding("a", slots=4), finding("b", slots=4, links=links)]
+    line = forecast_of(findings, Workload(0.4, 1e8))
+    assert line.startswith("forecast: 2 hosts at 1.0 Gbit/s: a step takes ")
+    assert forecast_of([*findings, finding("c")], Workload(0.4, 1e8)) == (
+        "no forecast: the network of c could not be measured"
+    )
 
 
 @pytest.mark.parametrize(

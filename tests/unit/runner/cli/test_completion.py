@@ -61,6 +61,7 @@ def test_bash_completes_what_was_begun(scripts: dict[str, Path]) -> None:
     assert offered(bash, "--config-file", "ba") == ["bash"]
     assert offered(bash, "--grace", "") == []
     assert offered(bash, "doct") == ["doctor"]
+    assert offered(bash, "report-i") == ["report-issue"]
 
 
 def test_bash_leaves_the_command_alone(scripts: dict[str, Path]) -> None:

@@ -88,7 +88,9 @@ def test_each_option_is_honored_or_refused(mode: Mode) -> None:
     for option in OPTIONS[1:]:  # the first one is --help
         choices = option.more.get("choices", ("1",))
         has_value = option.more.get("action") != "store_true"
-        values = [choices[0]] * (option.more.get("nargs", 1) if has_value else 0)
+        is_optional = option.more.get("nargs") == "?"
+        number = option.more.get("nargs", 1) if has_value and not is_optional else 0
+        values = [choices[0]] * number
         line = parse([option.names[-1], *values])
         if mode in option.modes:
             line.check(mode)

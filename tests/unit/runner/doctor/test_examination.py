@@ -280,7 +280,9 @@ def test_a_folder_is_read_with_all_below_it(
 
 def test_a_folder_without_scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", str(tmp_path)], {}) == 2
-    assert f"there are no Python files in {tmp_path}" in capsys.readouterr().err
+    assert (
+        f"there are no Python files and no shell scripts in {tmp_path}" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["x.py", "--help"]])

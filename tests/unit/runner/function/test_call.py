@@ -9,7 +9,7 @@ import pytest
 
 from horovod.errors import StartError
 from horovod.runner.function import task
-from horovod.runner.function.call import Call
+from horovod.runner.function.call import RemoteFunction
 from horovod.runner.function.task import FUNCTION_KEY, error_key
 from horovod.runner.supervision.failure import RankExit
 from horovod.runner.supervision.outcome import Outcome
@@ -35,7 +35,7 @@ class Store:
 
 @pytest.mark.parametrize("tells_others", [False, True])
 def test_errors_that_ranks_do_not_print_are_told_by_the_caller(tells_others: bool) -> None:
-    call = Call(b"", ["a"] * 4, tells_others=tells_others)
+    call = RemoteFunction(b"", ["a"] * 4, tells_others=tells_others)
     with call.using(Store()):  # type: ignore[arg-type]
         pass
     failure = RankExit(0, "a", 1, 0.0)
@@ -46,7 +46,7 @@ def test_errors_that_ranks_do_not_print_are_told_by_the_caller(tells_others: boo
 
 
 def test_an_error_without_which_the_job_goes_on_is_told_once() -> None:
-    call = Call(b"", ["a"] * 4, tells_others=True)
+    call = RemoteFunction(b"", ["a"] * 4, tells_others=True)
     said: list[str] = []
     with call.using(Store()):  # type: ignore[arg-type]
         call.tell_errors(said.append)

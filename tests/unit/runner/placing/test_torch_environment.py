@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
 from horovod.runner.placing.torch_environment import (
     rank_variables_of_user,
-    reserve_port,
     warn_of_rank_variables,
     with_torch_variables,
+    without_outer_place,
 )
 from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
 
@@ -69,22 +68,20 @@ def test_an_address_that_the_user_set_stays() -> None:
     assert seen({"MASTER_ADDR": "a", "MASTER_PORT": ""})[0][4:] == ("a", "4321")
 
 
-def test_what_a_rank_of_another_job_inherited_is_not_the_users() -> None:
-    outer = dict(zip(NAMES, ("1", "8", "1", "8", "127.0.0.1", "99"), strict=True))
-    outer |= {"HOROVOD_RANK": "1"}
+OF_OUTER_JOB = (
+    {"HOROVOD_RANK": "1"},
+    {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "8"},
+)
+
+
+@pytest.mark.parametrize("told", OF_OUTER_JOB)
+def test_what_a_rank_of_another_job_inherited_is_not_the_users(told: Mapping[str, str]) -> None:
+    outer = dict(zip(NAMES, ("1", "8", "1", "8", "127.0.0.1", "99"), strict=True)) | dict(told)
     assert not rank_variables_of_user(outer)
     assert seen(outer)[0] == ("2", "4", "0", "2", "10.0.0.1", "4321")
+    assert without_outer_place(outer) == told
 
 
-def test_a_reserved_port_is_for_a_server_that_asks_for_it_by_number() -> None:
-    with reserve_port() as first, reserve_port() as second:
-        port = first.getsockname()[1]
-        assert port != second.getsockname()[1]
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", port))
-        with pytest.raises(OSError, match="in use"), socket.socket() as careless:
-            careless.bind(("127.0.0.1", port))  # without SO_REUSEADDR
-        for address in ("127.0.0.1", ""):
-            with socket.create_server((address, port)) as server:
-                socket.create_connection(("127.0.0.1", port)).close()
-                server.accept()[0].close()
+@pytest.mark.parametrize("env", [{"RANK": "7", "MASTER_PORT": "1"}, {"MASTER_PORT": "1"}])
+def test_what_the_user_set_is_passed_to_an_elastic_job(env: Mapping[str, str]) -> None:
+    assert without_outer_place(env) == env

@@ -13,10 +13,10 @@ from horovod.runner.protocol.frames import Frame, Kind
 from horovod.runner.protocol.invitation import Invitation
 from horovod.runner.protocol.joining import (
     HOST_PYTHON,
+    HostMessage,
     Receiver,
     Sender,
     Session,
-    Word,
     at_host,
     for_host,
 )
@@ -81,7 +81,7 @@ def test_other_frames_pass_as_they_are() -> None:
 @pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"kind": "join"}', b"[" * 100_000])
 def test_what_is_no_word_is_refused(text: bytes) -> None:
     with pytest.raises(StartError, match="no host says this"):
-        Word.from_json(text)
+        HostMessage.from_json(text)
 
 
 def test_bytes_arrive_in_order_and_leave_nothing_behind() -> None:

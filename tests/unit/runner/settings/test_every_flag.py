@@ -39,11 +39,12 @@ OF_THE_LAUNCHER = {
     *("-prefix-timestamp", "--prefix-output-with-timestamp", "--gloo", "--mpi", "--jsrun"),
     *("--disable-cache", "-p", "--ssh-port", "-i", "--ssh-identity-file"),
     *("--mpi-args", "--binding-args", "--node-rank", "--num-nodes", "--rendezvous"),
-    *("--stdin-rank", "--print-completion"),
+    *("--stdin-rank", "--print-completion", "--watch", "--dashboard", "--metrics-port"),
     *("--min-np", "--min-num-proc", "--max-np", "--max-num-proc", "--host-discovery-script"),
     *("--slots-per-host", "--elastic-timeout", "--reset-limit", "--worker-timeout"),
     *("--blacklist-cooldown-range", "--cooldown-range", "--join", "--join-file"),
     *("-f", "--job-file", "-d", "--detach", "--resume", "--backend"),
+    *("--step-ms", "--gradient-mb"),
 }
 
 

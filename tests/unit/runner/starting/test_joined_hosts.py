@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import queue
 import threading
@@ -17,7 +18,7 @@ from horovod.errors import StartError, UsageError
 from horovod.runner.placing.discovery import FixedHosts
 from horovod.runner.protocol import joining
 from horovod.runner.protocol.invitation import Invitation
-from horovod.runner.protocol.joining import Word
+from horovod.runner.protocol.joining import HostMessage
 from horovod.runner.starting.joined_hosts import JoinedHosts, join_file
 from horovod.runner.starting.joining import join, read_invitation
 from horovod.runner.starting.requests import JoinRequest
@@ -44,9 +45,9 @@ class Job:
         return StoreClient(self.server.address, self.server.port, SECRET, purpose="launcher")
 
     def says(self, client: StoreClient, kind: str, visit: str = "v", **more: object) -> str:
-        """Says something for a host, and returns the answer to the first word of a visit."""
+        """Says something for a host, and returns the answer to the first message of a visit."""
         said = {"host": "second", "slots": 3, "version": horovod.__version__, **more}
-        client.append(joining.WORDS, Word(kind, visit, **said).to_json())  # type: ignore[arg-type]
+        client.append(joining.MESSAGES, HostMessage(kind, visit, **said).to_json())  # type: ignore[arg-type]
         return client.get(joining.answer_key(visit), 10.0).decode()
 
 
@@ -67,15 +68,15 @@ def test_a_host_that_joins_is_listed_until_it_leaves(job: Job) -> None:
 
 
 def test_a_host_whose_connection_ends_is_gone_and_may_come_back(job: Job) -> None:
-    gone = Word(joining.GONE, "v", "second", 3, horovod.__version__)
+    gone = HostMessage(joining.GONE, "v", "second", 3, horovod.__version__)
     with job.client() as client:
-        client.leave_will(joining.WORDS, gone.to_json(), append=True)
+        client.leave_will(joining.MESSAGES, gone.to_json(), append=True)
         job.says(client, joining.JOIN)
     with job.client() as client:
-        client.get(f"{joining.WORDS}1", 10.0)
+        client.get(f"{joining.MESSAGES}1", 10.0)
         assert job.says(client, joining.JOIN, visit="w") == ""
         # What remains of an earlier visit says nothing about this one.
-        client.append(joining.WORDS, gone.to_json())
+        client.append(joining.MESSAGES, gone.to_json())
         job.says(client, joining.JOIN, visit="x", host="third")
         assert job.hosts.has("second")
     assert any("has ended" in line for line in job.lines)
@@ -97,7 +98,7 @@ def test_who_does_not_fit_is_told_why(job: Job, more: dict[str, object], reason:
 
 def test_words_that_make_no_sense_harm_nobody(job: Job) -> None:
     with job.client() as client:
-        client.append(joining.WORDS, b"what?")
+        client.append(joining.MESSAGES, b"what?")
         assert job.says(client, joining.JOIN) == ""
     assert "a host tries to join, but no host says this" in job.lines[0]
 
@@ -221,17 +222,28 @@ def test_names_that_are_not_of_a_host_are_refused(job: Job, host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "word",
+    "message",
     [
-        Word("join", "v", "a\nhorovodrun: all is well", 1, horovod.__version__),
-        Word("join", "v", "a" * 100_000, 1, horovod.__version__),
-        Word("join", "v" * 600, "a", 1, horovod.__version__),
-        Word("join", "v", "a", 10**4000, horovod.__version__),
-        Word("join", "v", "a", 1, "1.0\n"),
+        HostMessage("join", "v", "a\nhorovodrun: all is well", 1, horovod.__version__),
+        HostMessage("join", "v", "a" * 100_000, 1, horovod.__version__),
+        HostMessage("join", "v" * 600, "a", 1, horovod.__version__),
+        HostMessage("join", "v", "a", 10**4000, horovod.__version__),
+        HostMessage("join", "v", "a", 1, "1.0\n"),
     ],
 )
-def test_what_no_host_says_is_one_short_line_of_the_log(job: Job, word: Word) -> None:
+def test_what_no_host_says_is_one_short_line_of_the_log(job: Job, message: HostMessage) -> None:
     with job.client() as client:
-        client.append(joining.WORDS, word.to_json())
+        client.append(joining.MESSAGES, message.to_json())
         assert job.says(client, "join", visit="w") == ""  # the next one is heard
     assert job.lines[0] == "a host tries to join, but no host says this: ValueError"
+
+
+def test_a_host_of_another_version_hears_both_even_if_it_says_more(job: Job) -> None:
+    said = {"kind": "join", "visit": "v", "host": "second", "slots": 1, "version": "1.99.0"}
+    with job.client() as client:
+        client.append(joining.MESSAGES, json.dumps(said | {"of_the_future": 1}).encode())
+        answer = client.get(joining.answer_key("v"), 10.0).decode()
+    assert answer.startswith(
+        f"it has Horovod 1.99.0, but the launcher has {horovod.__version__}; install the same"
+    )
+    assert job.hosts.find_available_hosts_and_slots() == {"first": 2}

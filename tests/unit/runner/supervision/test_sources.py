@@ -11,6 +11,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+from led_job import await_workers, begin_generation
 
 from horovod._job import Assignment, Worker
 from horovod._job.elastic_worker import ElasticWorker
@@ -127,13 +128,13 @@ def test_a_worker_that_is_silent_is_told_while_another_lives(
         alive = ElasticWorker(told)
         with ThreadPoolExecutor(1) as threads:
             place = threads.submit(alive.await_place)
-            job.wait_until(lambda job: len(job.available) == 1, PATIENCE_S)
+            await_workers(job, lambda job: len(job.available) == 1, PATIENCE_S)
             stopped = Worker("a-silent", "a", 1)
-            job.begin_generation([*job.available.values(), stopped])
+            begin_generation(job, [*job.available.values(), stopped])
             place.result(PATIENCE_S)
             assert looked.wait(PATIENCE_S)
             if is_dismissed:
-                job.begin_generation(list(job.available.values()))
+                begin_generation(job, list(job.available.values()))
         (silent,) = awaited(news, 1)
         alive.leave("")
     assert isinstance(silent, WorkerSilent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from contextlib import ExitStack, suppress
@@ -9,7 +10,7 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from horovod.errors import UsageError
-from horovod.runner.experiment.metrics_server import MOST_CONNECTIONS, MetricsServer
+from horovod.runner.observation.metrics_server import MOST_CONNECTIONS, MetricsServer
 
 TOKEN = "a" * 64
 PATIENCE_S = 30.0
@@ -94,3 +95,15 @@ def test_a_long_head_is_not_kept() -> None:
         with suppress(ConnectionError):
             client.sendall(b"GET /metrics HTTP/1.1\r\n" + b"a" * 1_000_000)
         assert rest(client) == b""
+
+
+def test_a_server_that_is_closed_keeps_nothing_open() -> None:
+    MetricsServer(0, TOKEN, lambda: "").close()  # what asyncio itself keeps is there from now on
+    before = len(os.listdir("/proc/self/fd"))
+    server = MetricsServer(0, TOKEN, lambda: "metric 1\n")
+    with connected(server) as idle:
+        assert answer(server).endswith("metric 1\n")
+        server.close()
+        server.close()
+        assert rest(idle) == b""
+    assert len(os.listdir("/proc/self/fd")) == before
