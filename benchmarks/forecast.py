@@ -16,6 +16,7 @@ import json
 import os
 import statistics
 import time
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,27 +27,35 @@ from replay import Step, run_step
 import horovod.torch as hvd
 from horovod._rank import job_context
 from horovod._rank.reports.network_cost import forecast
+from horovod._train.compression import quantizing
+from horovod._train.reduce_op import requested_reduction
+from horovod.torch import handles, reductions
 
 PIECES = 50
 LOCAL_STEPS = 8
 STEP_S, GRADIENT_BYTES = 0.2, 20_000_000
 
 
-def synthetic_step(dtype: torch.dtype) -> tuple[Step, list[torch.Tensor]]:
-    """Return a step of ``STEP_S`` seconds with gradients of as many elements in ``dtype``."""
+def synthetic_step() -> tuple[Step, list[torch.Tensor]]:
+    """Return a step of ``STEP_S`` seconds with gradients of ``GRADIENT_BYTES`` in all."""
     forward_s, backward_s = STEP_S / 3, STEP_S * 2 / 3
     ready_s = tuple((number + 1) / PIECES * backward_s for number in range(PIECES))
     count = GRADIENT_BYTES // 4 // PIECES
-    gradients = [torch.zeros(count, dtype=dtype) for _ in range(PIECES)]
+    gradients = [torch.randn(count) for _ in range(PIECES)]
     return Step(forward_s, ready_s, backward_s, (count,) * PIECES), gradients
 
 
-def measured_s(dtype: torch.dtype, every: int, steps: int) -> float:
+def measured_s(way: str, compression: Any, every: int, steps: int) -> float:
     """Return the median length of a step that exchanges its gradients in each ``every``th one."""
-    step, gradients = synthetic_step(dtype)
+    step, gradients = synthetic_step()
+    reduction = quantizing(requested_reduction(hvd.Average), compression)
 
     def submit(index: int) -> int:
-        return hvd.allreduce_async_(gradients[index], name=f"{dtype}.{index}")
+        tensors = (gradients[index],)
+        call = reductions._allreduce_call(
+            "allreduce", f"{way}.{index}", hvd.global_process_set, reduction
+        )
+        return handles.add(call.group, call.submit(tensors, tensors), itemgetter(0), tensors)
 
     lengths = []
     for _ in range(1 + steps):
@@ -69,13 +78,13 @@ def run_rank(args: argparse.Namespace) -> None:
     rate = waits._link_bytes_per_s
     told = forecast([args.ranks] * args.of, [rate] * args.of, 1e-4, STEP_S, GRADIENT_BYTES)
     ways = (
-        ("float32", told.step_s, torch.float32, 1),
-        ("fp16", told.half_s, torch.float16, 1),
-        (f"every {LOCAL_STEPS} steps", told.local_s, torch.float32, LOCAL_STEPS),
+        ("float32", told.step_s, hvd.Compression.none, 1),
+        ("int8", told.quantized_s, hvd.Compression.int8, 1),
+        (f"every {LOCAL_STEPS} steps", told.local_s, hvd.Compression.none, LOCAL_STEPS),
     )
     rows = [
-        (name, forecast_s, measured_s(dtype, every, args.steps))
-        for name, forecast_s, dtype, every in ways
+        (name, forecast_s, measured_s(name, compression, every, args.steps))
+        for name, forecast_s, compression, every in ways
     ]
     if hvd.rank() == 0:
         Path(args.result).write_text(json.dumps({"rate": rate, "rows": rows}))

@@ -7,6 +7,7 @@ backward pass. Two sources tell of both: a forecast from the cost model of the e
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from horovod import _native
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 # Below this share of the step, nobody needs to hear of it.
 _LITTLE = 0.1
 _LOCAL_STEPS = 8
+# What 8 bits and their scales leave of the bytes of float32.
+_QUANTIZED = (256 + 4) / (4 * 256)
 # Forward and backward pass of a usual network, and where gradients become ready in the latter.
 _FORWARD = 1 / 3
 _PIECES = 50
@@ -34,7 +37,7 @@ class NetworkCost:
             median in a job.
         alone_s: without communication.
         step_s: with gradients as they are.
-        half_s: with gradients of half the bytes (``Compression.fp16``).
+        quantized_s: with gradients in 8 bits between hosts (``Compression.int8``).
         local_s: with an exchange every 8 steps (``hvd.LocalSGD``), on average.
     """
 
@@ -42,7 +45,7 @@ class NetworkCost:
     bytes_per_s: float
     alone_s: float
     step_s: float
-    half_s: float
+    quantized_s: float
     local_s: float
 
     @property
@@ -57,8 +60,8 @@ class NetworkCost:
             return f"{where}: the network adds less than 10 % to a step of {alone}"
         return (
             f"{where}: a step takes {_seconds(self.step_s)} instead of {alone}; with "
-            "gradients of half the bytes (hvd.Compression.fp16, if they are float32) about "
-            f"{_seconds(self.half_s)}, with an exchange every {_LOCAL_STEPS} steps "
+            "8-bit gradients (hvd.Compression.int8, if they are float32) about "
+            f"{_seconds(self.quantized_s)}, with an exchange every {_LOCAL_STEPS} steps "
             "(backward_passes_per_step, or hvd.LocalSGD) about "
             f"{_seconds(self.local_s)} for each"
         )
@@ -90,15 +93,16 @@ def forecast(
         link_bytes_per_s=list(link_bytes_per_s),
     )
 
-    def reduce_s(num_bytes: float) -> float:
-        return _native.estimate_allreduce(hosts, int(num_bytes), costs=costs)[1]
+    def reduce_s(num_bytes: float, quantized: bool = False) -> float:
+        told = _native.estimate_allreduce(hosts, int(num_bytes), quantized=quantized, costs=costs)
+        return told[1]
 
     return NetworkCost(
         hosts=len(ranks),
         bytes_per_s=min(link_bytes_per_s),
         alone_s=step_s,
         step_s=_overlapped_s(step_s, gradient_bytes, reduce_s),
-        half_s=_overlapped_s(step_s, gradient_bytes / 2, reduce_s),
+        quantized_s=_overlapped_s(step_s, gradient_bytes, partial(reduce_s, quantized=True)),
         local_s=step_s + reduce_s(gradient_bytes) / _LOCAL_STEPS,
     )
 
@@ -142,7 +146,7 @@ def from_measurements(
         bytes_per_s=bytes_per_s,
         alone_s=alone_s,
         step_s=step_s,
-        half_s=alone_s + max(0.0, link_s / 2 - hidden_s),
+        quantized_s=alone_s + max(0.0, _QUANTIZED * link_s - hidden_s),
         local_s=alone_s + link_s / _LOCAL_STEPS,
     )
 
