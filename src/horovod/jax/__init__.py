@@ -21,7 +21,7 @@ from horovod._train import interface  # noqa: E402
 from horovod._train.interface import *  # noqa: E402, F403
 from horovod._train.library_interface import Max, Min, Product  # noqa: E402
 from horovod._train.shard.api import shard  # noqa: E402
-from horovod.jax import derivatives, elastic, interrupts, logged, ops  # noqa: E402, F401
+from horovod.jax import derivatives, elastic, interrupts, logged, memory, ops  # noqa: E402, F401
 from horovod.jax.batch_statistics import batch_statistics  # noqa: E402
 from horovod.jax.cluster import register_cluster  # noqa: E402
 from horovod.jax.compression import Compression  # noqa: E402
@@ -78,6 +78,7 @@ __all__ += interface.__all__
 __all__ += ops.__all__
 
 register_cluster()
+memory.keep_freed_memory()
 
 if not TYPE_CHECKING:  # which would take any name for one that exists
 
