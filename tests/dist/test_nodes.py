@@ -107,12 +107,16 @@ def test_a_rank_that_fails_ends_all_nodes() -> None:
         assert "node 1 (" in launchers[0].stderr
 
 
-def test_a_node_that_follows_does_not_hide_the_first_failure() -> None:
+def test_a_node_that_follows_does_not_hide_the_first_failure(tmp_path: Path) -> None:
+    go = tmp_path / "go"
     script = (
         "[ $HOROVOD_CROSS_RANK = 0 ] || { echo 'PeerLostError: rank 0 was lost' >&2; exit 1; }\n"
-        "sleep 1; [ $HOROVOD_RANK = 1 ] || exit 3; exec sleep 100"
+        "[ $HOROVOD_RANK = 0 ] || exec sleep 100\n"
+        f"until [ -e '{go}' ]; do sleep 0.05; done; exit 3"
     )
     with nodes(["sh", "-c", script]) as launchers:
+        launchers[1].wait_lines("stderr", "PeerLostError", 2)
+        go.touch()
         assert [launcher.wait() for launcher in launchers] == [3, 3]
         for launcher in launchers:
             assert any(
