@@ -91,7 +91,7 @@ def assert_shown(job: Job, home: Path, stop: Path, host: str = "") -> None:
 
 
 def test_torchrun(jobs: ExitStack, tmp_path: Path, stop: Path) -> None:
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     job = begin(jobs, tmp_path, [sys.executable, *torchrun, *ranks_of(stop)], **SHOWN)
     assert_shown(job, tmp_path, stop)
 
@@ -154,7 +154,7 @@ def test_what_cannot_be_served_ends_the_job_at_its_start(
         port = str(server.getsockname()[1])
         words = [sys.executable, *ranks_of(stop)]
         if nproc > 1:
-            words[1:1] = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+            words[1:1] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
         job = begin(jobs, tmp_path, words, HOROVOD_METRICS_PORT=port)
         job.wait_for(rf"--metrics-port {port}: Address already in use")
         assert job.process.wait(60) != 0
