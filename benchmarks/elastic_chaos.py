@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING
 import psutil
 from elastic_chaos_worker import BATCH_SIZE, LENGTH, Model
 from families import end_family
+from uses import unused_shared_memory
 
 from horovod._train.elastic.ledger import Ledger
 
@@ -56,6 +57,7 @@ CUTS = {"cut": 3}
 CUT_S = (1.0, 8.0)
 MOMENT_S = 1.0
 SAMPLE_S = 1.0
+SETTLE_S = 10.0
 # Of a process that grows to its usual size in its first seconds.
 MOST_GROWTH_BYTES = 8 << 20
 MOST_GROWTH_DESCRIPTORS = 4
@@ -421,11 +423,19 @@ def _loss(seed: int, size: int, epochs: int) -> float:
     return model.loss()
 
 
+def _left_in_shared_memory(before: set[str]) -> list[str]:
+    """What stays there; other programs have some of it for a moment before they map it."""
+    deadline = time.monotonic() + SETTLE_S
+    while (left := unused_shared_memory() - before) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return sorted(left)
+
+
 def run(seconds: float, seed: int, *, cuts: bool) -> Report:
     """Runs a job for a while, and disturbs it."""
     report = Report()
     began_s = time.monotonic()
-    shared = set(os.listdir("/dev/shm"))
+    shared = unused_shared_memory()
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         keys = folder / "ssh"
@@ -440,7 +450,7 @@ def run(seconds: float, seed: int, *, cuts: bool) -> Report:
         report.result = json.loads(result.read_text()) if result.exists() else {}
     report.seconds = time.monotonic() - began_s
     report.left = [f"worker {pid}" for pid in job.places if psutil.pid_exists(pid)]
-    report.left += sorted(set(os.listdir("/dev/shm")) - shared)
+    report.left += _left_in_shared_memory(shared)
     oldest = max(job.places, key=lambda pid: len(sampler.uses.get(pid, Use()).descriptors))
     report.uses["oldest worker"] = sampler.uses[oldest]
     report.generations = max(place[2] for place in job.places.values()) + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,15 @@ def use_of(pid: int) -> Use:
         len(os.listdir(folder / "fd")),
         len(os.listdir(folder / "task")),
     )
+
+
+def unused_shared_memory() -> set[str]:
+    """Return the files in /dev/shm that no process has mapped; other programs have theirs there."""
+    names = set(os.listdir("/dev/shm"))
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with suppress(OSError):  # it has ended
+            names -= set(re.findall(r"/dev/shm/(\S+)$", maps.read_text(), re.MULTILINE))
+    return names
 
 
 def disk_use(folder: Path, counts: Callable[[str], bool]) -> tuple[int, int]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+from horovod._rendezvous.reserved_port import reserve_port
 
 HERE = Path(__file__).parent
 PYTHON = str(Path(sys.prefix) / "clients" / "bin" / "python")
@@ -33,13 +34,6 @@ CLIENTS = {
 LIMIT_S = 300
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
 def train(client: str, backend: str, folder: Path) -> list[dict[str, torch.Tensor]]:
     """Return the weights of both ranks after a training by a client."""
     hosts = folder / "hosts"
@@ -49,12 +43,13 @@ def train(client: str, backend: str, folder: Path) -> list[dict[str, torch.Tenso
     command[place] = str(HERE / command[place])
     command[place + 1 : place + 1] = [backend, str(folder)]
     own = {"OMP_NUM_THREADS": "1"}
-    if "HOSTS" in CLIENTS[client]:  # what mpirun does not tell, and wants of root
-        own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        own |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    done = subprocess.run(
-        command, env=os.environ | own, timeout=LIMIT_S, capture_output=True, text=True
-    )
+    with reserve_port() as reserved:
+        if "HOSTS" in CLIENTS[client]:  # what mpirun does not tell, and wants of root
+            own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(reserved.getsockname()[1])}
+            own |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        done = subprocess.run(
+            command, env=os.environ | own, timeout=LIMIT_S, capture_output=True, text=True
+        )
     assert done.returncode == 0, f"{backend}:\n{done.stdout}{done.stderr}"
     return [torch.load(folder / f"{backend}.{rank}.pt") for rank in range(2)]
 

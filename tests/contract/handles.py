@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from collectives import Api
 
-_DEADLINE_S = 20.0
+_DEADLINE_S = 60.0
 
 
 def _await_poll(api: Api, handle: Any) -> None:

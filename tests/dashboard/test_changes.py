@@ -25,7 +25,7 @@ def pids_of(path: Path) -> dict[int, int]:
 
 
 def assert_appears(page: Page, selector: str, text: str, since: float) -> None:
-    page.locator(selector, has_text=text).first.wait_for(timeout=15_000)
+    page.locator(selector, has_text=text).first.wait_for(timeout=60_000)
     took_s = time.monotonic() - since
     assert took_s < APPEARS_WITHIN_S, f"{text!r} appeared after {took_s:.2f} s"
 
@@ -43,7 +43,7 @@ def test_a_stall_and_a_killed_rank(browser: Browser, tmp_path: Path) -> None:
             assert_appears(page, "h1", "nothing happens for", since)
             assert "rank 2 on localhost" in page.locator("h1").inner_text()
             os.kill(stopped, signal.SIGCONT)
-            page.locator("h1:not(:has-text('nothing happens'))").wait_for(timeout=15_000)
+            page.locator("h1:not(:has-text('nothing happens'))").wait_for(timeout=60_000)
             since = time.monotonic()
             os.kill(pids_of(pids)[1], signal.SIGKILL)
             assert_appears(page, "#events", "rank 1 on localhost was killed by signal 9", since)
@@ -64,12 +64,12 @@ def test_an_elastic_change(browser: Browser, tmp_path: Path) -> None:
         page.locator('td:has-text("running")').nth(2).wait_for(timeout=60_000)
         hosts.write_text("echo localhost:2\n")
         change = page.locator("#events li", has_text="generation 1: 2 ranks")
-        change.wait_for(timeout=30_000)
+        change.wait_for(timeout=60_000)
         happened = datetime.fromisoformat(
             str(change.locator("time").get_attribute("datetime")).replace("Z", "+00:00")
         )
         assert time.time() - happened.timestamp() < APPEARS_WITHIN_S
-        page.locator("#job", has_text="2 ranks, generation 1").wait_for(timeout=5_000)
-        page.locator('td:has-text("running")').nth(1).wait_for(timeout=30_000)
+        page.locator("#job", has_text="2 ranks, generation 1").wait_for(timeout=60_000)
+        page.locator('td:has-text("running")').nth(1).wait_for(timeout=60_000)
         (tmp_path / "stop").touch()
-        page.locator("#job", has_text="ended:").wait_for(timeout=30_000)
+        page.locator("#job", has_text="ended:").wait_for(timeout=60_000)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 from viewed_jobs import HERE, Job, until
 
+from horovod._rendezvous.reserved_port import reserve_port
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -39,11 +41,6 @@ def read_stream(address: str, text: str, timeout_s: float) -> None:
             if text in answer.readline().decode():
                 return
     raise AssertionError(f"{text!r} is not in the stream of the page")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def ranks_of(stop: Path) -> list[str]:
@@ -94,7 +91,7 @@ def assert_shown(job: Job, home: Path, stop: Path, host: str = "") -> None:
 
 
 def test_torchrun(jobs: ExitStack, tmp_path: Path, stop: Path) -> None:
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     job = begin(jobs, tmp_path, [sys.executable, *torchrun, *ranks_of(stop)], **SHOWN)
     assert_shown(job, tmp_path, stop)
 
@@ -107,7 +104,8 @@ def test_mpirun_that_horovodrun_starts(jobs: ExitStack, tmp_path: Path, stop: Pa
 
 
 def test_node_0_shows_the_ranks_of_all_nodes(jobs: ExitStack, tmp_path: Path, stop: Path) -> None:
-    where = ["--num-nodes", "2", "--rendezvous", f"127.0.0.1:{free_port()}"]
+    port = jobs.enter_context(reserve_port()).getsockname()[1]
+    where = ["--num-nodes", "2", "--rendezvous", f"127.0.0.1:{port}"]
     secret = {"HOROVOD_SECRET_KEY": secrets.token_hex(32)}
     node = [
         begin(
@@ -156,7 +154,7 @@ def test_what_cannot_be_served_ends_the_job_at_its_start(
         port = str(server.getsockname()[1])
         words = [sys.executable, *ranks_of(stop)]
         if nproc > 1:
-            words[1:1] = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+            words[1:1] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
         job = begin(jobs, tmp_path, words, HOROVOD_METRICS_PORT=port)
         job.wait_for(rf"--metrics-port {port}: Address already in use")
         assert job.process.wait(60) != 0
@@ -182,5 +180,5 @@ def test_rank_0_that_is_killed_leaves_no_process(
             return True
         return False
 
-    until(is_gone, 20, "the end of the page")
+    until(is_gone, 60, "the end of the page")
     assert os.listdir(pids) == ["0"]

@@ -90,7 +90,7 @@ def test_a_collector_gets_what_prometheus_gets(collector: queue.Queue[bytes]) ->
     last = view_of(2, *ranks(9))
     exporter.take(last)
     exporter.close()
-    assert lines_in(collector.get(timeout=10)) == lines_of(last)
+    assert lines_in(collector.get(timeout=60)) == lines_of(last)
     assert said == []
 
 

@@ -65,7 +65,7 @@ def test_page_terminal_and_metrics_name_rank_and_phase(
         opened(browser, job.address) as page,
     ):
         began = train_began(job)
-        page.get_by_role("heading", name=re.compile(sentence)).wait_for(timeout=30_000)
+        page.get_by_role("heading", name=re.compile(sentence)).wait_for(timeout=60_000)
         job.wait_for(sentence)
         url = job.wait_for("metrics: ").split("metrics: ")[1].split(";")[0]
         token = (tmp_path / ".horovod" / "metrics.token").read_text()
@@ -75,10 +75,10 @@ def test_page_terminal_and_metrics_name_rank_and_phase(
         assert status_of(url, {"Authorization": "Bearer x"}) == 401
         excess = re.search(r"spends (\d+) ms per step", page.locator("h1").inner_text(), re.I)
         assert excess is not None
-        assert 0.6 * delay_s < int(excess[1]) / 1000 < 1.6 * delay_s
+        assert 0.5 * delay_s < int(excess[1]) / 1000 < 2.5 * delay_s
         stop.touch()
-        page.locator("#job", has_text="ended:").wait_for(timeout=30_000)
-        assert job.process.wait(30) == 0
+        page.locator("#job", has_text="ended:").wait_for(timeout=60_000)
+        assert job.process.wait(60) == 0
         assert re.search(sentence, job.wait_for("% of the time watched: "))
 
 
@@ -99,17 +99,17 @@ def test_buttons_viewers_and_strangers(browser: Browser, tmp_path: Path) -> None
             page.get_by_role("heading", name=re.compile("lacks the token")).wait_for()
         with opened(browser, address) as first, opened(browser, address) as second:
             for page in (first, second):
-                page.locator('td:has-text("running")').nth(2).wait_for(timeout=30_000)
+                page.locator('td:has-text("running")').nth(2).wait_for(timeout=60_000)
             first.get_by_role("button", name="Stacks of all ranks").click()
-            first.locator("#answer", has_text="slow_rank.py").wait_for(timeout=15_000)
-            with first.expect_download(timeout=30_000) as download:
+            first.locator("#answer", has_text="slow_rank.py").wait_for(timeout=60_000)
+            with first.expect_download(timeout=60_000) as download:
                 first.get_by_role("button", name="Trace the next 10 steps").click()
             events = json.loads(download.value.path().read_bytes())
             assert {event["pid"] for event in events} == {0, 1, 2}
             assert sum(event.get("name") == "ALLREDUCE" for event in events) >= 10
             second.locator("#rows tr").nth(1).focus()
             second.keyboard.press("Enter")
-            second.locator("#output", has_text="loss").wait_for(timeout=10_000)
+            second.locator("#output", has_text="loss").wait_for(timeout=60_000)
             assert second.locator("#output-rank").input_value() == "1"
         stop.touch()
         assert viewer.wait(60) == 0

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # After the first failure the other ranks may still say what they saw of it.
 GRACE_S = 5.0
-KILL_S = 2.0
+KILL_S = 20.0
 
 
 @dataclass(frozen=True)

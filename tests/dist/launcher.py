@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 import horovod
+from horovod._rendezvous.reserved_port import reserve_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,6 +126,13 @@ def horovodrun(*words: str, **env: str) -> Launcher:
     with launched(*words, **env) as launcher:
         launcher.wait()
     return launcher
+
+
+@contextmanager
+def free_port() -> Iterator[int]:
+    """A port that nobody else gets as long as the context lasts, but who asks for it by number."""
+    with reserve_port() as reserved:
+        yield int(reserved.getsockname()[1])
 
 
 def python(code: str) -> list[str]:

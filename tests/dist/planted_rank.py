@@ -1,8 +1,9 @@
 """A rank of a job in which one fault is planted: run by test_culprits.py on every rank.
 
-Argument: the name of a function below. Comments at the ends of lines name the lines that the
-messages must name. Every rank prints when the fault begins; a rank whose operation fails prints
-when, and the error. Times are those of the monotonic clock, which all processes of a host share.
+Arguments: the name of a function below, and for "elsewhere" a file that it waits for. Comments at
+the ends of lines name the lines that the messages must name. Every rank prints when the fault
+begins; a rank whose operation fails prints when, and the error. Times are those of the monotonic
+clock, which all processes of a host share.
 """
 
 import array
@@ -22,7 +23,6 @@ from horovod._train.call_site import call_site
 from horovod.errors import HorovodInternalError
 
 HANG_S = 60.0
-LATE_S = 6.0
 LARGE = 16_000_000
 
 
@@ -126,7 +126,9 @@ def elsewhere(rank: int) -> None:
 
 
 def late() -> None:
-    time.sleep(LATE_S)
+    until = time.monotonic() + HANG_S
+    while not os.path.exists(sys.argv[2]) and time.monotonic() < until:
+        time.sleep(0.05)
     reduce("loss")
 
 

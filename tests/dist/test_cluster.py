@@ -77,7 +77,7 @@ def test_ranks_know_their_places_and_a_failing_rank_ends_the_others() -> None:
         "[3]<stdout>:host1 1 2",
     ]
     assert failed.codes == (-15, 3)
-    assert time.monotonic() - began_s < 20
+    assert time.monotonic() - began_s < 50, "the deadline is 60 s"
 
 
 # -- jobs that end well
@@ -151,9 +151,10 @@ def test_a_host_that_vanishes_without_a_word_is_named(num_elements: str) -> None
     with Cluster(3, rate_mbit=2000) as cluster:
         words = [*FAULTY_RANK, "cut", num_elements, str(silence_s)]
         with cluster.start(1, words) as job:
-            job.wait_lines("reducing", 3, timeout_s=30.0)
-            cut_s = time.monotonic()
+            job.wait_lines("reducing", 3, timeout_s=PATIENT_S)
+            begun_s = time.monotonic()
             cluster.cut(1)
+            cut_s = time.monotonic()
             outcome = job.wait(deadline_s=30.0)
     errors = errors_of(outcome)
     assert sorted(errors) == [0, 1, 2], outcome.output
@@ -161,13 +162,13 @@ def test_a_host_that_vanishes_without_a_word_is_named(num_elements: str) -> None
         lost = r"rank 1 \(host1:\d+\)" if rank != 1 else r"rank [02] \(host[02]:\d+\)"
         assert re.match(f"PeerLostError: .*{lost} was lost", text), text
         # Something may have been heard before the cut, or a little after it.
-        assert silence_s - 1 < at_s - cut_s < silence_s + 2
+        assert begun_s + silence_s - 1 < at_s < cut_s + silence_s + 2
 
 
 def test_a_stopped_rank_is_not_a_lost_host() -> None:
     words = [*FAULTY_RANK, "paused", str(1024 * 1024), "5"]
     with Cluster(2, rate_mbit=2000) as cluster, cluster.start(1, words) as job:
-        job.wait_lines("reducing", 2, timeout_s=30.0)
+        job.wait_lines("reducing", 2, timeout_s=PATIENT_S)
         job.processes[1].send_signal(signal.SIGSTOP)
         # What is waited for is that nothing happens, for longer than a host may be silent.
         with pytest.raises(TimeoutError):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from doors import listed, observed
-from launcher import DEADLINE_S, environment, horovodrun, launched
+from launcher import DEADLINE_S, environment, free_port, horovodrun, launched
 
 pytestmark = pytest.mark.slow
 
@@ -138,10 +138,9 @@ def joined(env: dict[str, str]) -> None:
 
 
 def nodes(env: dict[str, str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
     env = {**env, "HOROVOD_SECRET_KEY": secrets.token_hex(32)}
     with ExitStack() as stack:
+        address = f"127.0.0.1:{stack.enter_context(free_port())}"
         for rank in ("1", "0"):
             words = ("-np", "2", "--num-nodes", "2", "--node-rank", rank, "--rendezvous", address)
             node = stack.enter_context(launched(*words, PYTHON, "collectives.py", **env))

@@ -18,8 +18,13 @@ def _counts() -> dict[str, int]:
     return {
         "descriptors": len(os.listdir("/proc/self/fd")),
         "threads": len(os.listdir("/proc/self/task")),
-        "shared memory": len(os.listdir("/dev/shm")),
+        "shared memory": _num_shared_mappings(),
     }
+
+
+def _num_shared_mappings() -> int:
+    with open("/proc/self/maps") as maps:
+        return sum("/dev/shm/" in line or "/memfd:" in line for line in maps)
 
 
 def _counts_after(before: dict[str, int]) -> dict[str, int]:

@@ -9,16 +9,16 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
 import yaml
-from launcher import DEADLINE_S, environment
-from test_nodes import free_port
+from launcher import DEADLINE_S, environment, free_port
 
 from horovod.runner.experiment.export import FORMATS
 from horovod.runner.experiment.job_file import parse_job_file
 from horovod.runner.experiment.kubernetes import Wishes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 
@@ -69,7 +69,15 @@ def assert_all_lines_were_barriers(folder: Path) -> None:
     assert "on.3" not in found
 
 
-def test_pods_run_each_line_together_and_stop_at_the_first_failure(tmp_path: Path) -> None:
+@pytest.fixture
+def port() -> Iterator[int]:
+    with free_port() as port:
+        yield port
+
+
+def test_pods_run_each_line_together_and_stop_at_the_first_failure(
+    tmp_path: Path, port: int
+) -> None:
     script, variables = pod_script(LINES)
     env = {
         **environment(),
@@ -77,7 +85,7 @@ def test_pods_run_each_line_together_and_stop_at_the_first_failure(tmp_path: Pat
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "HOROVOD_SECRET_KEY": secrets.token_hex(32),
         "OUTPUT_DIR": str(tmp_path / "output"),
-        "RENDEZVOUS": f"127.0.0.1:{free_port()}",
+        "RENDEZVOUS": f"127.0.0.1:{port}",
     }
     horovodrun = tmp_path / "horovodrun"
     horovodrun.write_text(f'#!/bin/sh\nexec {sys.executable} -m horovod.runner.cli "$@"\n')

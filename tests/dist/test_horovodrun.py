@@ -150,7 +150,7 @@ def test_the_first_failure_ends_the_job_and_is_named() -> None:
     script = 'if [ $HOROVOD_RANK = 1 ]; then echo "cause of it" >&2; exit 7; else sleep 1000; fi'
     with launched("-np", "2", "sh", "-c", script) as launcher:
         assert launcher.wait() == 7
-        assert launcher.elapsed_s < 10
+        assert launcher.elapsed_s < 60, "rank 0 sleeps for 1000 s"
     assert re.fullmatch(
         r"horovodrun: the job ran for [\d.]+ s: rank 1 exited with code 7 first; "
         r"rank 0 was stopped",
@@ -179,7 +179,7 @@ def test_a_killed_rank() -> None:
     run = horovodrun("-np", "2", "sh", "-c", script)
     assert run.process.returncode == 137
     assert "rank 1 on localhost was killed by SIGKILL; was it out of memory?" in run.stderr
-    assert run.elapsed_s < 10
+    assert run.elapsed_s < 60, "rank 0 sleeps for 1000 s"
 
 
 def test_ranks_that_fail_because_of_another_are_not_blamed(tmp_path: Path) -> None:
@@ -196,10 +196,12 @@ def test_ranks_that_fail_because_of_another_are_not_blamed(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_ranks_that_ignore_sigterm_are_killed_in_time() -> None:
-    script = f"if [ $HOROVOD_RANK = 1 ]; then exit 3; fi; {DEAF}"
-    run = horovodrun("-np", "2", "sh", "-c", script)
-    assert run.process.returncode == 3
-    assert run.elapsed_s < 10
+    script = f"if [ $HOROVOD_RANK = 1 ]; then date +%s.%N; exit 3; fi; {DEAF}"
+    with launched("-np", "2", "sh", "-c", script) as launcher:
+        assert launcher.wait() == 3
+        ended_s = time.time()
+    failed_s = float(launcher.wait_lines("stdout", r":\d+\.\d+$")[0].rpartition(":")[2])
+    assert ended_s - failed_s < 10
 
 
 def test_an_early_exit_with_0_is_no_failure() -> None:
@@ -215,9 +217,9 @@ def test_an_exit_before_init_ends_the_wait_of_the_others(before: str) -> None:
         "import os, sys, horovod._rank.context as hvd\n"
         f"{before}os.environ['HOROVOD_RANK'] == '1' and sys.exit(0)\nhvd.init()"
     )
-    run = horovodrun("-np", "3", *python(code))
+    run = horovodrun("-np", "3", *python(code), HOROVOD_START_TIMEOUT="85")
     assert run.process.returncode == 1
-    assert run.elapsed_s < 15, "the start timeout is 30 s"
+    assert run.elapsed_s < 80, "the start timeout is 85 s"
     what = "another hvd.init()" if before else "hvd.init()"
     expected = f"rank 1 on localhost exited with code 0 before {what}"
     assert f"horovodrun: {expected}, and ranks 0, 2 waited for it in init" in run.stderr
@@ -335,7 +337,7 @@ def test_signals_stop_the_job(signum: signal.Signals, code: int) -> None:
         family = launcher.descendants()
         launcher.process.send_signal(signum)
         assert launcher.wait() == code
-        assert_all_gone(family, 1)
+        assert_all_gone(family, 5)
     assert f"stopped by {signum.name}" in launcher.stderr
 
 
@@ -348,8 +350,8 @@ def test_a_second_ctrl_c_kills_at_once() -> None:
         launcher.wait_lines("stderr", "stopping the ranks")
         launcher.process.send_signal(signal.SIGINT)
         assert launcher.wait() == 130
-        assert time.monotonic() - began_s < 4
-        assert_all_gone(family, 1)
+        assert time.monotonic() - began_s < 20, "the grace is 30 s"
+        assert_all_gone(family, 5)
 
 
 def test_an_idle_job_uses_no_cpu() -> None:
@@ -360,10 +362,14 @@ def test_an_idle_job_uses_no_cpu() -> None:
         def switches() -> int:
             return sum(process.num_ctx_switches().voluntary for process in processes)
 
-        before = switches()
-        # The length of the observation, not a wait for something to happen.
-        threading.Event().wait(1.0)
-        assert switches() - before < 10
+        def switches_in_a_second() -> int:
+            before = switches()
+            # The length of the observation, not a wait for something to happen.
+            threading.Event().wait(1.0)
+            return switches() - before
+
+        # On a busy machine, what belongs to the start may last for some seconds.
+        assert any(switches_in_a_second() < 10 for _ in range(10))
 
 
 # -- horovod.run
@@ -412,7 +418,7 @@ def test_one_rank_raises_while_the_other_sleeps() -> None:
     began_s = time.monotonic()
     with pytest.raises(RankFailedError, match="KeyError: 'mine'") as caught:
         horovod.run(fail_on_1, num_proc=2)
-    assert time.monotonic() - began_s < 15
+    assert time.monotonic() - began_s < 60
     assert caught.value.rank == 1
 
 
@@ -467,7 +473,7 @@ def test_a_function_of_main_and_ctrl_c(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=DEADLINE_S)
     assert out == "caught\n"
-    assert_all_gone(family, 1)
+    assert_all_gone(family, 5)
 
 
 def test_inside_a_running_event_loop() -> None:

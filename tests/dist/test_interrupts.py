@@ -34,7 +34,7 @@ def test_a_rank_that_waits_for_others_saves(
         family = launcher.descendants()
         launcher.process.send_signal(signum)
         assert launcher.wait() == code
-        assert_all_gone(family, 1)
+        assert_all_gone(family, 5)
     assert launcher.lines["stdout"][-1] == "[0]<stdout>:saved"
     assert path.stat().st_size == 1_000_000
     assert f"horovodrun: stopped by {signum.name}" in launcher.lines["stderr"]
@@ -57,8 +57,8 @@ def test_who_does_not_end_is_killed_after_the_grace(signum: signal.Signals) -> N
         began_s = time.monotonic()
         launcher.process.send_signal(signum)
         assert launcher.wait() == 128 + signum
-        assert 0.5 < time.monotonic() - began_s < 8
-        assert_all_gone(family, 1)
+        assert 0.5 < time.monotonic() - began_s < 25
+        assert_all_gone(family, 5)
     assert launcher.lines["stderr"][-1] == (
         f"horovodrun: stopped by {signum.name}; ranks 0, 1 did not end within 0.5 s (--grace) and "
         "were killed"
@@ -74,8 +74,8 @@ def test_a_second_ctrl_c_ends_a_rank_that_saves(tmp_path: Path) -> None:
         began_s = time.monotonic()
         launcher.process.send_signal(signal.SIGINT)
         assert launcher.wait() == 130
-        assert time.monotonic() - began_s < 5
-        assert_all_gone(family, 1)
+        assert time.monotonic() - began_s < 20
+        assert_all_gone(family, 5)
 
 
 def test_a_failure_leaves_less_time_than_a_signal() -> None:

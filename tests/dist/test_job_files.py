@@ -90,10 +90,9 @@ def test_all_wait_for_each_other_and_lines_that_train_follow_one_another() -> No
 
 
 def test_the_first_failure_stops_everything() -> None:
-    line = "test $HOROVOD_RANK = 2 || exec sleep 100; echo enough >&2; exit 7"
+    line = "test $HOROVOD_RANK = 2 || exec sleep 1000; echo enough >&2; exit 7"
     with launched("-f", job_file("true", line, "touch third", workers="3")) as job:
-        assert job.wait(30) == 7
-        assert job.elapsed_s < 12
+        assert job.wait() == 7, "the others sleep for longer"
     assert "horovodrun: rank 2 on localhost exited with code 7" in job.lines["stderr"]
     assert f"horovodrun: run 1: line 2 of 3 failed: {line}" in job.lines["stderr"]
     assert not Path("third").exists()
@@ -183,7 +182,7 @@ def test_results_are_those_of_the_attempt_that_finished() -> None:
 
 def test_what_a_line_leaves_in_the_background_is_said_once() -> None:
     line = "sleep 1000 & echo begun"
-    path = job_file("echo late > >(sleep 0.05; cat)", line, workers="1", parameters={"n": [1, 2]})
+    path = job_file("echo late > >(sleep 0.01; cat)", line, workers="1", parameters={"n": [1, 2]})
     job = horovodrun("-f", path)
     assert job.process.returncode == 0, job.stderr
     told = [each for each in job.lines["stderr"] if "background processes" in each]
@@ -295,12 +294,12 @@ def test_an_elastic_line_finds_its_hosts() -> None:
 
 
 def test_ctrl_c_ends_the_line_and_starts_none_of_the_others() -> None:
-    path = job_file("echo asleep; exec sleep 100", "touch second", parameters={"n": [1, 2]})
+    path = job_file("echo asleep; exec sleep 1000", "touch second", parameters={"n": [1, 2]})
     with launched("-f", path) as job:
         job.wait_lines("stdout", "asleep", 2)
         family = job.descendants()
         job.process.send_signal(signal.SIGINT)
-        assert job.wait(30) == 128 + signal.SIGINT
+        assert job.wait() == 128 + signal.SIGINT
         assert_all_gone(family, 10)
     assert events("1/1")[-1]["state"] == "killed"
     assert not Path("output/p/1/2").exists()
@@ -411,11 +410,18 @@ def test_an_experiment_in_the_background_is_found_killed_and_goes_on() -> None:
 
 def test_one_process_at_a_time_resumes_an_experiment() -> None:
     path = job_file(
-        "test -e begun || { touch begun; exit 3; }; echo $$ >> ran; sleep 1", workers="1"
+        "test -e begun || { touch begun; exit 3; }; echo $$ >> ran",
+        "until [ -e go ]; do sleep 0.1; done",
+        workers="1",
     )
     assert horovodrun("-f", path).process.returncode == 3
     words = ("experiment", "train", "--resume", "1", "-f", path)
     with launched(*words) as first, launched(*words) as second:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while first.process.poll() is None and second.process.poll() is None:
+            assert time.monotonic() < deadline_s, "both of them run"
+            time.sleep(0.02)
+        Path("go").touch()
         codes = [job.wait() for job in (first, second)]
     assert sorted(codes) == [0, 2], (first.stderr, second.stderr)
     assert len(Path("ran").read_text().split()) == 1
@@ -532,7 +538,7 @@ def test_a_lost_agent_ends_the_line_on_all_hosts(hosts: SshHosts) -> None:
     with hosts.launched("-f", path, *hosts_of_it) as job:
         job.wait_lines("stdout", "asleep", 2)
         hosts.cut_sessions(1)
-        assert job.wait(30) == 1
+        assert job.wait() == 1
     hosts.assert_nothing_runs(12)
     assert "the agent of host1 is gone: the connection was lost" in job.stderr
     assert "run 1: line 1 of 2 failed" in job.stderr

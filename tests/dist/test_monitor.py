@@ -55,16 +55,16 @@ def test_eight_ranks_are_seen_from_outside(tmp_path: Path, monkeypatch: pytest.M
             time.sleep(0.1)
         with launched("experiment", "monitor", "-f", "job.yml", "--json") as watching:
             deadline_s = time.monotonic() + DEADLINE_S
-            while not any(EXPECTED in line for line in watching.lines["stdout"]):
+            while not (named := [line for line in watching.lines["stdout"] if EXPECTED in line]):
                 assert time.monotonic() < deadline_s, (watching.lines, job.stderr)
                 assert job.process.poll() is None, job.stderr
                 time.sleep(0.1)
-            seen = json.loads(watching.lines["stdout"][-1])
+            seen = json.loads(named[0])
         ranks = seen["ranks"]
         assert [each["rank"] for each in ranks] == [*range(8)]
         assert all(each["memory"] > 10 << 20 for each in ranks)
         assert min(ranks, key=lambda each: each["waiting"])["rank"] == 3
-        assert all(1 < each["collectives"] < 20 for each in ranks)
+        assert all(0 < each["collectives"] < 20 for each in ranks)
 
         with launched(
             "experiment", "monitor", "-f", "job.yml", "--prometheus", "0", "1"

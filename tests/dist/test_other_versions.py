@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 import secrets
-import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from launcher import environment, horovodrun, python
+from launcher import environment, free_port, horovodrun, python
 
 import horovod
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 OTHER = "1.99.0"
@@ -41,15 +41,19 @@ def test_a_job_of_horovodrun(ranks: tuple[str, ...]) -> None:
 
 def test_an_elastic_job() -> None:
     code = "import horovod; horovod.__version__ = '1.99.0'\nimport horovod.torch as hvd\nhvd.init()"
-    run = horovodrun("-np", "1", "--min-np", "1", *python(code))
+    run = horovodrun("-np", "1", "--min-np", "1", *python(code), HOROVOD_START_TIMEOUT="85")
     text = "\n".join(run.lines["stderr"])
     assert run.process.returncode == 1, text
     assert re.search(rf"has Horovod {OTHER}, but the process .* has Horovod {OURS}", text), text
 
 
-def test_ranks_without_a_launcher_of_ours_all_hear_of_it() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+@pytest.fixture
+def port() -> Iterator[int]:
+    with free_port() as port:
+        yield port
+
+
+def test_ranks_without_a_launcher_of_ours_all_hear_of_it(port: int) -> None:
     shared = {
         "HOROVOD_SIZE": "2",
         "HOROVOD_RENDEZVOUS": f"localhost:{port}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cluster import Cluster, entered, why_not
-from launcher import environment
+from launcher import environment, free_port
 from ssh_hosts import SshHosts
 from ssh_hosts import why_not as why_no_ssh
 
@@ -21,7 +20,7 @@ pytest.importorskip("torch.distributed.run")
 pytestmark = pytest.mark.slow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 HERE = Path(__file__).parent
 STARTED = [str(HERE / "started_rank.py"), "none"]
@@ -68,9 +67,10 @@ def horovodrun(*words: str, **env: str) -> Started:
     return Started([sys.executable, "-m", "horovod.runner.cli", *words], **env)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+@pytest.fixture
+def port() -> Iterator[int]:
+    with free_port() as port:
+        yield port
 
 
 def two_nodes(address: str, port: int) -> list[str]:
@@ -85,8 +85,8 @@ def test_two_jobs_at_once_on_one_host(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".horovod*"))  # they met without a file
 
 
-def test_two_agents_on_one_host() -> None:
-    words = two_nodes("127.0.0.1", free_port())
+def test_two_agents_on_one_host(port: int) -> None:
+    words = two_nodes("127.0.0.1", port)
     agents = [torchrun(*words, *STARTED) for _ in range(2)]
     assert sorted(agents[0].lines() + agents[1].lines()) == ONE_HOST
 
@@ -123,10 +123,10 @@ def await_processes(folder: Path, size: int, others: set[Path]) -> set[Path]:
     raise AssertionError(f"no generation of {size}: {sorted(folder.iterdir())}")
 
 
-def test_an_agent_joins_and_leaves(tmp_path: Path) -> None:
+def test_an_agent_joins_and_leaves(tmp_path: Path, port: int) -> None:
     """Each change ends the engines of the old ranks, and makes those of new ones."""
     words = ["--nnodes", "1:2", "--nproc-per-node", "1", "--rdzv-id", "job", "--max-restarts", "9"]
-    words += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"]
+    words += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}"]
     words += ["--monitor-interval", "0.1", "--local-addr", "127.0.0.1"]
     script = [TORCH, "elastic", str(tmp_path)]
     # Otherwise an agent that joins waits in vain for the address that others found before.
@@ -148,9 +148,9 @@ def test_an_agent_joins_and_leaves(tmp_path: Path) -> None:
         assert second.process.returncode != 0
 
 
-def test_variables_without_torchrun() -> None:
+def test_variables_without_torchrun(port: int) -> None:
     """Rank 0 opens the store of PyTorch, and init_process_group finds the same one."""
-    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     local = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # as two pods on one host
     ranks = [
         Started([sys.executable, TORCH, "both"], **master, **local, RANK=str(rank))

@@ -13,7 +13,7 @@ from launcher import launched
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "contract"))
 
-from what_you_see import JOBS, RANK, check, rows_of_page, variables_of
+from what_you_see import JOBS, RANK, VARIABLES, check, rows_of_page
 
 DEADLINE_S = 180.0
 
@@ -27,6 +27,6 @@ def test_each_row_has_a_case() -> None:
 def test_what_you_see(framework: str, job: str) -> None:
     pytest.importorskip(framework)
     words = [sys.executable, str(RANK), framework, job]
-    with launched("-np", "2", *words, **variables_of(job)) as launcher:
+    with launched("-np", "2", *words, **VARIABLES) as launcher:
         launcher.wait(DEADLINE_S)
     check(framework, job, "\n".join(launcher.lines["stdout"]), launcher.stderr)

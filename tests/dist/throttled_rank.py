@@ -2,7 +2,8 @@
 
 Arguments: how the slow one is slow (sleep: its steps take longer; stop: it is stopped most of the
 time; a directory: the cgroup whose quota it has), which rank (or which worker, by its number in an
-elastic job), and for how many steps to train; "change" for some steps after a change of the ranks.
+elastic job), and until when to train: a number of steps; a file that ends it; "change" for some
+steps after a change of the ranks.
 """
 
 from __future__ import annotations
@@ -66,25 +67,34 @@ def broadcast_object(obj: Any, root_rank: int = 0) -> Any:
     return objects.broadcast_object(context.global_group(), obj, root_rank)
 
 
-def train_alone(how: str, number: str, steps: int) -> None:
+def trained_enough(end: str, step: int) -> bool:
+    """Whether that many steps were done, or the file is there; the same on all ranks."""
+    if end.isdigit():
+        return step >= int(end)
+    return step >= MOST_STEPS or (step % 5 == 0 and bool(broadcast_object(os.path.exists(end))))
+
+
+def train_alone(how: str, number: str, end: str) -> None:
     """In a job whose ranks stay."""
     group = context.global_group()
     slow = group.rank == int(number)
     if slow:
         throttle(how)
-    for _ in range(steps):
+    step = 0
+    while not trained_enough(end, step):
         take_step(how, slow=slow)
         group.barrier().wait()
+        step += 1
 
 
-def train_in_generations(how: str, number: str, steps: str) -> None:
+def train_in_generations(how: str, number: str, end: str) -> None:
     """In a job whose workers may change."""
     state = ObjectState(broadcast_object, lambda: context.global_group().rank, step=0, changes=0)
     slow = os.environ["HOROVOD_WORKER_ID"].endswith(f"-{number}")
 
-    def trained_enough(state: Any) -> bool:
-        if steps != "change":
-            return bool(state.step >= int(steps))
+    def is_over(state: Any) -> bool:
+        if end != "change":
+            return trained_enough(end, state.step)
         return bool(state.changes >= 20) or state.step >= MOST_STEPS
 
     @run
@@ -92,7 +102,7 @@ def train_in_generations(how: str, number: str, steps: str) -> None:
         if slow and not state.step:
             throttle(how)
         changed = state.step > 0
-        while not trained_enough(state):
+        while not is_over(state):
             take_step(how, slow=slow)
             context.global_group().barrier().wait()
             state.step += 1
@@ -106,13 +116,13 @@ def train_in_generations(how: str, number: str, steps: str) -> None:
 
 
 def main() -> None:
-    how, number, steps = sys.argv[1:]
+    how, number, end = sys.argv[1:]
     horovod._rank.reports.wait.INTERVAL_S = 0.2
     context.init()
     if "HOROVOD_ELASTIC" in os.environ:
-        train_in_generations(how, number, steps)
+        train_in_generations(how, number, end)
     else:
-        train_alone(how, number, int(steps))
+        train_alone(how, number, end)
     context.shutdown()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from what_you_see import JOBS, RANK, check, variables_of
+from what_you_see import JOBS, RANK, VARIABLES, check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,5 +13,5 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("job", JOBS)
 def test_what_you_see(job: str, run_ranks: Callable[..., Any]) -> None:
-    done = run_ranks(2, RANK, "jax", job, **variables_of(job))
+    done = run_ranks(2, RANK, "jax", job, **VARIABLES)
     check("jax", job, done.stdout, done.stderr)

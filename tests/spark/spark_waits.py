@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

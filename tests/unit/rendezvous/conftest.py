@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from typing import TYPE_CHECKING
@@ -25,10 +26,11 @@ def secret() -> bytes:
 
 @pytest.fixture
 def no_leak() -> Iterator[None]:
-    """The test leaves as many descriptors and threads as it found."""
+    """The test leaves no more descriptors and threads than it found."""
+    gc.collect()  # what other tests have left
     descriptors, threads = num_descriptors(), set(threading.enumerate())
     yield
-    assert num_descriptors() == descriptors
+    assert num_descriptors() <= descriptors
     assert set(threading.enumerate()) <= threads
 
 

@@ -19,7 +19,7 @@ GARBAGE = {
 
 
 def knock(address: str, port: int) -> socket.socket:
-    return socket.create_connection((address, port), timeout=5)
+    return socket.create_connection((address, port), timeout=30)
 
 
 def was_thrown_out(sock: socket.socket) -> bool:

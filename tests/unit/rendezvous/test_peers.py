@@ -103,7 +103,7 @@ def assert_connected(left: int, right: int) -> None:
     """Two descriptors are the two ends of one connection."""
     with socket.socket(fileno=os.dup(left)) as here, socket.socket(fileno=os.dup(right)) as there:
         here.setblocking(True)
-        there.settimeout(5)
+        there.settimeout(30)
         here.sendall(b"ping")
         assert there.recv(4, socket.MSG_WAITALL) == b"ping"
         assert not os.get_inheritable(left)
@@ -256,9 +256,9 @@ def test_a_rank_that_never_appears_is_named_on_all_ranks(
     server: StoreServer, secret: bytes
 ) -> None:
     server.set(HOSTS_KEY, json.dumps(["a", "a", "hostx", "a"]).encode())
-    job = Job(server, secret, ["a"] * 4, timeout_s=0.3)
+    job = Job(server, secret, ["a"] * 4, timeout_s=1.5)
     for message in errors_of([lambda rank=rank: job.join(rank) for rank in (0, 1, 3)]):
-        assert "1 rank of 4 never appeared within 0.3 s: 2 (hostx)" in message
+        assert "1 rank of 4 never appeared within 1.5 s: 2 (hostx)" in message
         assert "--start-timeout" in message
 
 
@@ -266,11 +266,11 @@ def test_a_failure_of_one_rank_ends_the_wait_of_the_others(
     server: StoreServer, secret: bytes
 ) -> None:
     patient = Job(server, secret, ["a"] * 3, timeout_s=60.0)
-    hasty = Job(server, secret, ["a"] * 3, timeout_s=0.1)
+    hasty = Job(server, secret, ["a"] * 3, timeout_s=1.5)
     start = time.monotonic()
     patient_message, hasty_message = errors_of([lambda: patient.join(0), lambda: hasty.join(1)])
-    assert time.monotonic() - start < 10
-    assert "never appeared within 0.1 s: 2" in hasty_message
+    assert time.monotonic() - start < 50
+    assert "never appeared within 1.5 s: 2" in hasty_message
     assert f"rank 1 (a:{os.getpid()}) could not start" in patient_message
     with pytest.raises(StartError, match=r"rank 2 of 3 .* rank 1 .* could not start"):
         patient.join(2)
@@ -339,8 +339,8 @@ def test_a_rank_of_another_version_may_publish_other_facts(
 
 
 def test_a_rank_that_began_more_often_is_explained(server: StoreServer, secret: bytes) -> None:
-    job = Job(server, secret, ["a"] * 2, timeout_s=0.3)
-    ahead = Job(server, secret, ["a"] * 2, timeout_s=0.6)
+    job = Job(server, secret, ["a"] * 2, timeout_s=1.5)
+    ahead = Job(server, secret, ["a"] * 2, timeout_s=2.0)
     message, _ = errors_of([lambda: job.join(0, count=1), lambda: ahead.join(1, count=2)])
     assert "1 [it has called init() 2 times, this rank once: " in message
 
@@ -367,7 +367,7 @@ def test_a_port_that_cannot_be_made_ends_all_ranks(server: StoreServer, secret: 
         healthy_rank, broken_rank = threads.submit(job.join, 0), threads.submit(broken)
         assert isinstance(broken_rank.exception(), MemoryError)
         assert "no memory for the segment" in str(healthy_rank.exception())
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 50
 
 
 def test_another_secret_never_gets_in(server: StoreServer, secret: bytes) -> None:
@@ -406,7 +406,7 @@ def test_strangers_at_the_listeners_do_not_stop_the_job(server: StoreServer, sec
         for _ in range(20):
             cleanup.enter_context(knock(info["tcp_address"], info["tcp_port"]))
         local_stranger = cleanup.enter_context(
-            connect_unix(info["unix_name"], time.monotonic() + 5)
+            connect_unix(info["unix_name"], time.monotonic() + 30)
         )
         send_all(local_stranger, GARBAGE["http"])
         assert was_thrown_out(local_stranger)
@@ -423,7 +423,7 @@ def test_listeners_are_gone_when_all_ranks_are_connected(
         with pytest.raises(ConnectionRefusedError):
             knock(info["tcp_address"], info["tcp_port"])
         with pytest.raises(ConnectionRefusedError):
-            connect_unix(info["unix_name"], time.monotonic() + 5)
+            connect_unix(info["unix_name"], time.monotonic() + 30)
 
 
 def test_thirty_two_ranks(server: StoreServer, secret: bytes) -> None:
@@ -441,7 +441,7 @@ def test_a_port_message_without_its_descriptors_is_refused(no_leak: None, num_se
         message = b"\0" * (7 if num_sent == 2 else 8)
         socket.send_fds(left, [message], descriptors)
         with pytest.raises(ConnectionResetError):
-            receive_inbox(right, time.monotonic() + 5)
+            receive_inbox(right, time.monotonic() + 30)
 
 
 def test_a_port_message_with_too_many_descriptors_leaks_none(no_leak: None) -> None:
@@ -449,7 +449,7 @@ def test_a_port_message_with_too_many_descriptors_leaks_none(no_leak: None) -> N
     with left, right:
         socket.send_fds(left, [b"\0" * 8], [left.fileno()] * 6)
         with suppress(ConnectionResetError):
-            receive_inbox(right, time.monotonic() + 5).close()
+            receive_inbox(right, time.monotonic() + 30).close()
 
 
 def test_no_thread_is_left_by_name(server: StoreServer, secret: bytes) -> None:

@@ -31,13 +31,13 @@ def client(server: StoreServer, secret: bytes) -> Iterator[StoreClient]:
         yield client
 
 
-def connect(server: StoreServer, secret: bytes, timeout_s: float = 10.0) -> StoreClient:
+def connect(server: StoreServer, secret: bytes, timeout_s: float = 30.0) -> StoreClient:
     return StoreClient(server.address, server.port, secret, timeout_s)
 
 
 def authenticate(server: StoreServer, secret: bytes) -> tuple[socket.socket, Session]:
     """A raw connection with valid keys, for peers that misbehave after the handshake."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     return dial(
         lambda deadline: connect_tcp(server.address, server.port, deadline),
         secret,
@@ -256,13 +256,14 @@ def test_silence_and_dripping_end_at_the_absolute_deadline(no_leak: None, secret
             knock(server.address, server.port) as silent,
             knock(server.address, server.port) as dripping,
         ):
-            start, thrown_out = time.monotonic(), threading.Event()
+            thrown_out, whole = threading.Event(), threading.Event()
 
             def drip() -> None:
                 for byte in hello:
-                    if thrown_out.wait(0.02):
+                    if thrown_out.wait(0.1):
                         return
                     send_all(dripping, bytes([byte]))
+                whole.set()
 
             thread = threading.Thread(target=drip)
             thread.start()
@@ -270,7 +271,7 @@ def test_silence_and_dripping_end_at_the_absolute_deadline(no_leak: None, secret
             assert was_thrown_out(dripping)
             thrown_out.set()
             thread.join()
-            assert time.monotonic() - start < len(hello) * 0.02
+            assert not whole.is_set()
 
 
 def test_idle_connections_are_bounded_and_cannot_keep_a_rank_out(

@@ -41,7 +41,7 @@ def served(studio: Studio) -> Iterator[str]:
     thread = threading.Thread(target=server.run)
     thread.start()
     deadline = threading.Event()
-    for _ in range(600):
+    for _ in range(2400):
         if server.started or not thread.is_alive():
             break
         deadline.wait(0.05)

@@ -45,8 +45,9 @@ if TYPE_CHECKING:
 
 _FAILED = "nodes/failed"
 _LOOK_S = 60.0
-# Ranks of a node may fail because of one of another node, of which its launcher hears later.
-_FOLLOW_UP_S = SETTLE_S + 1.0
+# Ranks of a node may fail because of one of another node, which lets its other ranks settle before
+# it tells that. A node whose ranks hang must not keep the job for more than 10 s in all.
+_FOLLOW_UP_S = SETTLE_S + 5.0
 _OUTPUT = "The output of this rank goes to the launcher of its own node, not to this page."
 _SECRET_NAMES = ("HOROVOD_SECRET_KEY", "HOROVOD_SECRET_FILE", "HOROVOD_START_TIMEOUT")
 
@@ -152,8 +153,11 @@ class _Nodes:
             The outcome, or that of the node whose failure this one follows from.
         """
         with suppress(StartError):  # then they know already
-            if outcome.is_follow_up:
-                self.store.wait_all([_FAILED], _FOLLOW_UP_S)
+            if outcome.exit_code == 0 or outcome.is_follow_up:
+                self.store.set(_blameless_key(self._node.node_rank), b"")
+            if outcome.is_follow_up:  # until another node has a failure to tell, or none has
+                keys = [_blameless_key(index) for index in range(self._node.num_nodes)]
+                self.store.wait_all(keys, _FOLLOW_UP_S, _FAILED)
             if outcome.exit_code:
                 first = self._tell(outcome)
                 if first is not None and outcome.is_follow_up:
@@ -216,6 +220,11 @@ class _Nodes:
 
 def _done_key(index: int) -> str:
     return f"nodes/done/{index}"
+
+
+def _blameless_key(index: int) -> str:
+    """Exists once the ranks of a node ended well, or only because of those of other nodes."""
+    return f"nodes/blameless/{index}"
 
 
 def _failure(cause: dict[str, Any]) -> Outcome:

@@ -10,7 +10,7 @@ from horovod._rendezvous import StoreServer, make_secret
 from horovod.runner.agent.launcher_connection import LauncherConnection
 from horovod.runner.protocol.invitation import Invitation
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 class Watch:

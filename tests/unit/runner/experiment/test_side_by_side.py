@@ -17,7 +17,7 @@ from horovod.runner.starting.requests import Caller
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def names(lanes: Sequence[Sequence[Slot]]) -> list[str]:

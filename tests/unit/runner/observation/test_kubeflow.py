@@ -49,7 +49,7 @@ def trainer(status: int = 200) -> Iterator[tuple[str, queue.Queue[tuple[str, Any
             yield f"http://127.0.0.1:{server.server_address[1]}/status", posts
         finally:
             server.shutdown()
-            thread.join(10)
+            thread.join(60)
 
 
 def values_in(post: Any) -> dict[str, str]:
@@ -67,7 +67,7 @@ def test_the_first_view_and_the_last_one_are_posted_with_the_newest_token(tmp_pa
         }
         sending = StatusPosts(environ, said.append, LONG_S)
         sending.take(view_of(1, loss=0.5))
-        authorization, post = posts.get(timeout=10)
+        authorization, post = posts.get(timeout=60)
         assert authorization == "Bearer first"
         expected = {"step": "1", "step_seconds": "0.25", "loss": "0.5"}
         assert expected.items() <= values_in(post).items()
@@ -75,7 +75,7 @@ def test_the_first_view_and_the_last_one_are_posted_with_the_newest_token(tmp_pa
         for number in range(2, 100):
             sending.take(view_of(number))
         sending.close()
-        authorization, post = posts.get(timeout=10)
+        authorization, post = posts.get(timeout=60)
         assert (authorization, values_in(post)["step"]) == ("Bearer second", "99")
         assert posts.empty()
     assert said == []
@@ -87,7 +87,7 @@ def test_a_server_that_refuses_is_named_once() -> None:
         sending = StatusPosts({"KUBEFLOW_TRAINER_STATUS_URL": url}, said.append, 0.0)
         for number in range(3):
             sending.take(view_of(number))
-            posts.get(timeout=10)
+            posts.get(timeout=60)
         sending.close()
     (line,) = said
     assert line.startswith("KUBEFLOW_TRAINER_STATUS_URL: the status of the job was not taken: ")
@@ -122,7 +122,7 @@ def test_a_token_that_cannot_be_sent_is_not_printed(tmp_path: Path) -> None:
 def test_a_server_that_speaks_no_http_does_not_end_the_posts() -> None:
     said: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(10)
+        server.settimeout(60)
         url = f"http://127.0.0.1:{server.getsockname()[1]}/"
         sending = StatusPosts({"KUBEFLOW_TRAINER_STATUS_URL": url}, said.append, 0.0)
         for number in range(2):

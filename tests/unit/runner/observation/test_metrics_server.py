@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import time
@@ -99,6 +100,7 @@ def test_a_long_head_is_not_kept() -> None:
 
 def test_a_server_that_is_closed_keeps_nothing_open() -> None:
     MetricsServer(0, TOKEN, lambda: "").close()  # what asyncio itself keeps is there from now on
+    gc.collect()  # what other tests have left
     before = len(os.listdir("/proc/self/fd"))
     server = MetricsServer(0, TOKEN, lambda: "metric 1\n")
     with connected(server) as idle:
@@ -106,4 +108,4 @@ def test_a_server_that_is_closed_keeps_nothing_open() -> None:
         server.close()
         server.close()
         assert rest(idle) == b""
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before

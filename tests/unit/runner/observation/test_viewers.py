@@ -30,7 +30,7 @@ def view_of(number: int, *verdicts: Verdict, said: str = "") -> JobView:
 def test_a_slow_viewer_gets_the_newest_view_and_costs_no_more_than_two() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        theirs.settimeout(5.0)
+        theirs.settimeout(30.0)
         subscriber = Subscriber(ours)
         for number in range(2000):
             line = json.dumps({"number": number, "filling": "x" * 1000}).encode() + b"\n"

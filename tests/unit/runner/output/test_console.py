@@ -97,7 +97,7 @@ def test_a_console_that_takes_nothing_is_given_up(pipe: tuple[int, io.TextIOWrap
         left = console.give_up()
         assert 0 < left <= 1_000_000
         console.put("stdout", b"more")
-        assert console.wait(0.5)
+        assert console.wait(DEADLINE_S)
     os.close(read_end)
 
 

@@ -116,8 +116,8 @@ def test_at_the_end_of_a_job_its_hosts_are_told(tmp_path: Path) -> None:
 
         thread = threading.Thread(target=stay)
         thread.start()
-        assert said.get(timeout=10.0) == "this host, second, has joined the job with 1 slot(s)"
-    thread.join(10.0)
+        assert said.get(timeout=60.0) == "this host, second, has joined the job with 1 slot(s)"
+    thread.join(60.0)
     os.close(read_end)
     os.close(write_end)
     assert reasons == ["the job has ended"]

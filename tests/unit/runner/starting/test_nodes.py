@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from horovod._rendezvous import StoreServer
+from horovod._settings.config import Config
 from horovod.errors import StartError, UsageError
 from horovod.runner.cli.command import main
 from horovod.runner.placing.plan import JobSettings
-from horovod.runner.starting.nodes import node_names, place_ranks
+from horovod.runner.starting import nodes
+from horovod.runner.starting.nodes import _Nodes, node_names, place_ranks
 from horovod.runner.starting.requests import LaunchOptions, NodeRequest
+from horovod.runner.supervision.failure import RankExit
+from horovod.runner.supervision.outcome import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Future
 
 
-def infos(*nodes: tuple[str, int], **more: Any) -> list[dict[str, Any]]:
-    total = sum(slots for _, slots in nodes)
+def infos(*hosts: tuple[str, int], **more: Any) -> list[dict[str, Any]]:
+    total = sum(slots for _, slots in hosts)
     return [
         {"host": host, "slots": slots, "num_proc": total, "version": "1", **more}
-        for host, slots in nodes
+        for host, slots in hosts
     ]
 
 
@@ -91,3 +103,59 @@ def test_a_rendezvous_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     line = "--num-nodes 2 --node-rank 0 --rendezvous nowhere -np 2 x"
     assert main(line.split(), {"HOROVOD_SECRET_KEY": "0f" * 32}) == 1
     assert "'nowhere' is not host:port" in capsys.readouterr().err
+
+
+class Meeting:
+    """Two nodes at one store, each of which tells in a thread how its ranks ended."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        key = "0f" * 32
+        self.store = stack.enter_context(StoreServer(bytes.fromhex(key)))
+        self._pool = stack.enter_context(ThreadPoolExecutor())
+        config = replace(
+            Config.from_env({"HOROVOD_SECRET_KEY": key}),
+            rendezvous_addr=self.store.address,
+            rendezvous_port=self.store.port,
+        )
+        self._nodes = [_Nodes(node(index, 2, 2), config) for index in range(2)]
+        for each in self._nodes:
+            stack.callback(each.close)
+
+    def finish(self, index: int, outcome: Outcome) -> Future[Outcome]:
+        return self._pool.submit(self._nodes[index].finish, outcome)
+
+
+def follow_up(rank: int) -> Outcome:
+    words = ("PeerLostError: a rank was lost",)
+    return Outcome(1, f"rank {rank} failed", RankExit(rank, "a", 1, 0.0, stderr_tail=words))
+
+
+@pytest.fixture
+def meeting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Meeting]:
+    monkeypatch.setattr(nodes, "_FOLLOW_UP_S", 200.0)
+    with ExitStack() as stack:
+        yield Meeting(stack)
+
+
+def test_a_node_that_follows_waits_for_the_first_failure(meeting: Meeting) -> None:
+    told = meeting.finish(1, follow_up(1))
+    meeting.store.get("nodes/blameless/1", 60.0)
+    assert not told.done()
+    assert meeting.finish(0, Outcome(3, "rank 0 failed")).result(60.0).exit_code == 3
+    assert told.result(60.0).exit_code == 3
+    assert "rank 0 failed" in told.result().message
+
+
+@pytest.mark.parametrize("other", [Outcome(0), follow_up(0)])
+def test_a_node_that_follows_waits_no_longer_than_for_all(meeting: Meeting, other: Outcome) -> None:
+    ends = [meeting.finish(1, follow_up(1)), meeting.finish(0, other)]
+    outcomes = [end.result(60.0) for end in ends]
+    assert [outcome.exit_code for outcome in outcomes] == [1, other.exit_code]
+
+
+def test_a_node_that_follows_does_not_wait_forever(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "_FOLLOW_UP_S", 0.1)
+    outcome = meeting.finish(1, follow_up(1)).result(60.0)
+    assert (outcome.exit_code, outcome.message) == (1, "rank 1 failed")

@@ -37,7 +37,7 @@ def supervise(script: str, start_timeout_s: float = 30.0) -> tuple[Outcome, str]
     executor = executor_of(Agents(lambda job: shell(script), job_by_host([JOB])), stdout)
     began_s = time.monotonic()
     outcome = Supervisor(policy, executor).run()
-    assert time.monotonic() - began_s < 10
+    assert time.monotonic() - began_s < 60, "the scripts sleep for 100 s"
     return outcome, stdout.getvalue()
 
 
@@ -70,9 +70,9 @@ def test_an_agent_that_reports_success() -> None:
 
 
 def test_an_agent_that_does_not_come_up() -> None:
-    outcome, _ = supervise("echo asking for a password >&2; exec sleep 100", 0.3)
+    outcome, _ = supervise("echo asking for a password >&2; exec sleep 100", 1.5)
     assert outcome.exit_code == 1
-    assert "somewhere: no agent started there within 0.3 s" in outcome.message
+    assert "somewhere: no agent started there within 1.5 s" in outcome.message
     assert "asking for a password" in outcome.message
 
 
@@ -84,7 +84,7 @@ def test_an_agent_that_ends_without_a_word() -> None:
 
 
 def test_an_agent_that_is_something_else() -> None:
-    outcome, _ = supervise("echo 'Welcome to this host!'; exec sleep 100", 0.5)
+    outcome, _ = supervise("echo 'Welcome to this host!'; exec sleep 100", 1.5)
     assert outcome.exit_code == 1
     assert "Welcome" in outcome.message
     outcome, _ = supervise("exec yes Welcome")
