@@ -136,9 +136,9 @@ class ShardingOptimizer(ReducingOptimizer):
             with keras.name_scope(this.name):
                 this.build(variables)
         parts = self._checked_parts()
-        pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
-        grads, variables = [g for g, _ in pairs], [v for _, v in pairs]
-        names = [f"{i:06}.{v.name}" for i, v in enumerate(variables)]
+        found = [i for i, grad in enumerate(grads) if grad is not None]
+        names = [f"{i:06}.{variables[i].name}" for i in found]
+        grads, variables = [grads[i] for i in found], [variables[i] for i in found]
         exchange = self._reducer.exchange
         pieces = exchange.scatter(self._dense(grads, variables), names, parts.division)
         own = parts.take(variables)
