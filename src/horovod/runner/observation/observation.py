@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from horovod._rendezvous.logged import Logged, logged_key
+from horovod._rendezvous.logged import LOGGED_KEY, Logged
 from horovod._rendezvous.observed import OBSERVED_PREFIX, Observed, observed_key
 from horovod._rendezvous.waits import OBSERVE_KEY
 from horovod.errors import StartError
@@ -133,9 +133,8 @@ class Observation:
         if self._generation < 0:
             return
         keys = {observed_key(self._generation, rank): rank for rank in range(self._size)}
-        logged = logged_key(self._generation)
-        found = dict(self._job.store.wait_all([*keys, logged], 0.0))
-        values = found.pop(logged, None)
+        found = dict(self._job.store.wait_all([*keys, LOGGED_KEY], 0.0))
+        values = found.pop(LOGGED_KEY, None)
         if values is not None and self._told.get(-1) != values:
             self._told[-1] = values
             self._take_logged(values)
