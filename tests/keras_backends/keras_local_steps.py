@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -147,6 +148,41 @@ def steps_of_ones_own_are_the_same(rank: int, size: int, folder: Path) -> None:
     _expect_same(_values(model.trainable_variables), expected)
     optimizer.synchronize()  # nothing to do
     _expect_same(_values(model.trainable_variables), expected)
+
+
+def steps_on_a_gpu_are_counted_on_the_cpu(rank: int, size: int, folder: Path) -> None:
+    """Whether an exchange is due is known then without waiting for the GPU."""
+    if keras.backend.backend() != "torch":
+        return
+    optimizer = hvd.LocalSGD(_sgd(), every=2)
+    with keras.device("meta"):  # any device but the CPU
+        optimizer.build(_model().trainable_variables)
+        optimizer._reducer.begin_again()
+    devices = {v.name: v.value.device.type for v in optimizer._reducer.variables}
+    assert set(devices.values()) == {"cpu", "meta"}
+    counters = {name for name, device in devices.items() if device == "cpu"}
+    assert counters == {"has_begun", "num_steps", "num_alone"}
+
+
+def compiled_calls_take_the_same_steps(rank: int, size: int, folder: Path) -> None:
+    """Of several steps, where Keras can, else in a step that PyTorch compiles."""
+    is_torch = keras.backend.backend() == "torch"
+    options = {"jit_compile": True} if is_torch else {"steps_per_execution": 3}
+    model = _model()
+    model.compile(hvd.DiLoCo(_sgd(), every=4, fragments=2), "mse", **options)
+    if is_torch:
+        import torch
+
+        plain, torch.compile = torch.compile, partial(torch.compile, backend="eager")
+        try:  # all but the code that it would generate
+            _fit(model, _data(rank, 7))
+        finally:
+            torch.compile = plain
+    else:
+        _fit(model, _data(rank, 7))
+    expected = _reference(size, rank, 7, [2, 4, 4, 4], 4, True)
+    _expect_same(_values(model.trainable_variables), expected)
+    _expect_same_everywhere(model.optimizer.outer_variables)
 
 
 def joined_ranks_have_changed_nothing(rank: int, size: int, folder: Path) -> None:
@@ -349,6 +385,8 @@ def what_local_steps_cannot_do_is_refused(rank: int, size: int, folder: Path) ->
 CASES: list[Callable[[int, int, Path], None]] = [
     fit_takes_the_steps_of_the_papers,
     steps_of_ones_own_are_the_same,
+    steps_on_a_gpu_are_counted_on_the_cpu,
+    compiled_calls_take_the_same_steps,
     joined_ranks_have_changed_nothing,
     the_callback_leaves_all_ranks_equal,
     a_resumed_run_has_the_same_bits,

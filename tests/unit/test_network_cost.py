@@ -57,8 +57,8 @@ def test_waits_of_several_process_sets_may_add_up_to_more_than_a_step(
 def look(watch: NetworkWatch, step_s: float, waited_s: float, count: int = 7) -> None:
     for window in range(count):
         steps = 4 * window + 1
-        moved_bytes = int(2 * steps * GBIT * waited_s)
-        watch.look(Counters(steps * step_s, steps, steps * waited_s, moved_bytes))
+        moved_bytes = int(steps * GBIT * waited_s)
+        watch.look(Counters(steps * step_s, steps, steps * waited_s, moved_bytes, moved_bytes))
 
 
 def test_rank_0_says_it_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -88,6 +88,20 @@ def test_little_or_unknown_is_not_worth_a_line(
 def test_too_few_steps_say_nothing_yet(caplog: pytest.LogCaptureFixture) -> None:
     watch = NetworkWatch(2, GBIT)
     for second in range(100):
-        watch.look(Counters(float(second), second // 30, second / 2, second * 10**8))
+        watch.look(Counters(float(second), second // 30, second / 2, *[second * 10**8] * 2))
     assert not watch.is_over
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(("received", "sent"), [(0.5, 0.01), (0.01, 0.5)])
+def test_files_that_come_or_go_over_the_network_are_not_the_collectives(
+    received: float, sent: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rank 0 waits for a slow rank, while its loader reads from a file server, or it saves."""
+    watch = NetworkWatch(2, GBIT)
+    for window in range(7):
+        steps = 4 * window + 1
+        moved = int(steps * GBIT * received), int(steps * GBIT * sent)
+        watch.look(Counters(steps * 0.9, steps, steps * 0.5, *moved))
+    assert watch.is_over
     assert not caplog.records

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from horovod._job.job import open_job
 from horovod._rendezvous import pmix
 from horovod._rendezvous.handshake import HandshakeError
+from horovod._rendezvous.incarnation import Incarnation, latest_key
 from horovod._rendezvous.interfaces import address_of, own_addresses, reachable_addresses
 from horovod._rendezvous.job_file import JobFile
 from horovod._rendezvous.pmi import PmiSession
@@ -264,7 +265,7 @@ class Bootstrap:
     def _settle(self, notice: _Notice, reached: StoreEndpoint, me: str) -> Endpoint:
         """Agrees with the other ranks of this host on an address that other hosts reach, too."""
         with StoreClient(*reached.endpoint, notice.secret, remaining_s(self._deadline)) as store:
-            check_version(store, f"{self._member} {self._rank} ({me})", TWIN_KEY)
+            check_version(store, f"{self._member} {self._rank} ({me})", *_FAILED_KEYS)
             claim_place(store, self._member, self._rank, me)
             if not reached.stays_here:
                 store.set(_place_key(self._rank), json.dumps(reached.endpoint).encode())
@@ -273,8 +274,7 @@ class Bootstrap:
             keys = [_place_key(rank) for rank in range(self._size)]
             found = store.wait_all(keys, remaining_s(self._deadline), TWIN_KEY)
         if TWIN_KEY in found and self._server is not None:
-            with suppress(StartError):  # who has claimed a place, and does not wait yet, learns it
-                self._server.wait_unused(_TWIN_LEARNED_S)
+            self._let_all_learn(self._server, found)
         check_twin(found)
         missing = [rank for rank, key in enumerate(keys) if key not in found]
         if missing:
@@ -290,6 +290,18 @@ class Bootstrap:
         self._used = {endpoint, *remote}
         return endpoint
 
+    def _let_all_learn(self, server: StoreServer, found: Mapping[str, bytes]) -> None:
+        """Keep the store open until those who have claimed a place know why the start failed."""
+        deadline = time.monotonic() + _TWIN_LEARNED_S
+        # Those of other hosts have left, and come back to connect.
+        elsewhere = [
+            rank for rank in range(self._size) if found.get(_place_key(rank), b"null") != b"null"
+        ]
+        with suppress(StartError):
+            if self._member == "rank":
+                server.wait_all([latest_key(rank) for rank in elsewhere], _TWIN_LEARNED_S)
+            server.wait_unused(remaining_s(deadline))
+
     def _wrong_secrets(self) -> str:
         """Describe for a message who used another secret at the store of this process."""
         found = {} if self._server is None else self._server.wrong_secrets()
@@ -303,7 +315,10 @@ class Bootstrap:
 
 
 TWIN_KEY = "bootstrap/twin"
-"""Where it stands that two processes have the same place; ends the wait of all."""
+"""Where it stands that two processes have the same place, or different versions; ends all waits."""
+
+# Ranks that have met already wait for the other ones to connect.
+_FAILED_KEYS = TWIN_KEY, Incarnation(0, 1).failed_key
 
 
 def claim_place(
@@ -336,7 +351,8 @@ def claim_place(
         f"{member} {index} is there twice: on {name} and on {me}; give each {member} a number of "
         f"its own{' (--node-rank)' if member == 'node' else ''}"
     )
-    store.add(TWIN_KEY, text.encode())
+    for failed_key in _FAILED_KEYS:
+        store.add(failed_key, text.encode())
     raise StartError(text)
 
 

@@ -187,6 +187,17 @@ class ElasticFit(ElasticLoop, TrainingCallback):
         """Whether all ranks end this epoch together, so that callbacks may communicate."""
         return self._took_last_step
 
+    @property
+    def parts_of_epoch(self) -> tuple[float, float]:
+        """The parts of the epoch that are done before and after the step that begins.
+
+        They are the same on all ranks, while Keras counts the batches of this rank.
+        """
+        data = self._data
+        assert data is not None
+        length, done = data.ledger.length, self._position.consumed(_LOOP)
+        return done / length, min(done + context.size() * data.batch_size, length) / length
+
     @contextmanager
     def ending_fit_on_errors(self) -> Iterator[None]:
         """Around what may end ``fit`` with an error, of which Keras tells no callback."""

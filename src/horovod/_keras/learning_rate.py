@@ -25,7 +25,8 @@ class LearningRateScheduleCallback(TrainingCallback):
         staircase: change the rate once per epoch, not with each batch.
         momentum_correction: when the rate changes, scale what momentum has gathered alike, as it
             was made with the old rate.
-        steps_per_epoch: batches per epoch; None takes it from ``fit``.
+        steps_per_epoch: batches per epoch; None takes it from ``fit``. Beside
+            ``hvd.elastic.Training``, which knows what part of an epoch is done, it is not used.
 
     Raises:
         UsageError: ``initial_lr`` is None.
@@ -51,6 +52,7 @@ class LearningRateScheduleCallback(TrainingCallback):
         self.momentum_correction = momentum_correction
         self.steps_per_epoch = steps_per_epoch
         self.current_epoch = 0
+        self._part_of_step = 0.0
         if callable(multiplier):
             self.multiplier = multiplier
         else:
@@ -60,7 +62,7 @@ class LearningRateScheduleCallback(TrainingCallback):
         """Looks whether the learning rate can be set, and how many steps an epoch has.
 
         Raises:
-            UsageError: it follows a schedule, or the number of steps is unknown.
+            UsageError: it follows a schedule.
         """
         optimizer = self._optimizer()
         if follows_schedule(optimizer):
@@ -78,12 +80,18 @@ class LearningRateScheduleCallback(TrainingCallback):
         self.current_epoch = epoch
 
     def on_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """Sets the rate of this batch."""
+        """Sets the rate of this batch.
+
+        Raises:
+            UsageError: how many steps an epoch has is unknown.
+        """
         epoch = self.current_epoch
         if epoch < self.start_epoch or (self.end_epoch is not None and epoch >= self.end_epoch):
             return
         if not self.staircase:
-            self._adjust(epoch + batch / self.steps_per_epoch)  # type: ignore[operator]
+            before, after = self._parts_of_epoch(batch)
+            self._part_of_step = after - before
+            self._adjust(epoch + before)
         elif batch == 0:
             self._adjust(epoch)
 
@@ -91,6 +99,19 @@ class LearningRateScheduleCallback(TrainingCallback):
         """Adds the rate to the logs, as ``lr``."""
         if logs is not None:
             logs["lr"] = self._seam.number(self._optimizer().learning_rate)
+
+    def _parts_of_epoch(self, batch: int) -> tuple[float, float]:
+        """Return the parts of the epoch that are done before and after a batch."""
+        training = self._seam.training_of(self.model)
+        if training is not None:
+            parts: tuple[float, float] = training.parts_of_epoch
+            return parts
+        if not self.steps_per_epoch:
+            raise UsageError(
+                f"{type(self).__name__} does not know how many batches an epoch has; give it "
+                "steps_per_epoch"
+            )
+        return batch / self.steps_per_epoch, (batch + 1) / self.steps_per_epoch
 
     def _optimizer(self) -> Any:
         return innermost(self.model.optimizer)
@@ -108,15 +129,11 @@ class LearningRateScheduleCallback(TrainingCallback):
                 seam.multiply(gathered, new / old)
 
     def _detect_steps(self) -> int:
+        """Return how many steps an epoch has; 0 if ``fit`` does not know."""
         steps = self.params.get("steps")
         if not steps and self.params.get("samples") and self.params.get("batch_size"):
             steps = self.params["samples"] // self.params["batch_size"]
-        if not steps:
-            raise UsageError(
-                f"{type(self).__name__} does not know how many batches an epoch has; give it "
-                "steps_per_epoch"
-            )
-        return int(steps)
+        return int(steps or 0)
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
@@ -154,7 +171,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
     def _share(self, epoch: float) -> float:
         # The last batch of the warm-up already has the whole rate.
-        epoch += 1.0 / self.steps_per_epoch  # type: ignore[operator]
+        epoch += self._part_of_step
         size = context.size()
         return (epoch * (size - 1) / self.warmup_epochs + 1.0) / size
 

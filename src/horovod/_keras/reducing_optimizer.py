@@ -166,6 +166,19 @@ class ReducingOptimizer:
     def _allreduce(self, grads: Iterable[Any], vars: Iterable[Any]) -> list[Any]:
         return self._reducer.reduce(grads, vars)
 
+    def _variables_of(self, grads: Sequence[Any], given: Iterable[Any] | None) -> list[Any] | None:
+        """Return the variables of gradients, for ``apply`` of Keras 3; None if they do not fit.
+
+        Args:
+            grads: of the variables.
+            given: the variables; those of the last ``build`` if None.
+        """
+        this: Any = self
+        if given is None:
+            given = this._trainable_variables if this.built else ()
+        variables = list(given)
+        return variables if grads and len(grads) == len(variables) else None
+
     def _begin(self) -> None:
         self._reducer, self._agg_helper = self.wrapping.begin(self.wrapping)
 

@@ -11,10 +11,9 @@ from horovod.errors import StartError
 MOST_VALUES = 1000
 _MOST_CHARACTERS = 250
 
-
-def logged_key(generation: int) -> str:
-    """Return the key under which rank 0 of a generation repeatedly reports the latest values."""
-    return f"logged/{generation}"
+LOGGED_KEY = "logged"
+"""Under it, rank 0 repeatedly reports the latest values, in place of those of a generation before.
+"""
 
 
 @dataclass(frozen=True)

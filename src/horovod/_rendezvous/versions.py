@@ -31,13 +31,13 @@ class Store(Protocol):
         """Store a value if the key is new."""
 
 
-def check_version(store: Store, who: str = "this process", failed_key: str = "") -> None:
+def check_version(store: Store, who: str = "this process", *failed_keys: str) -> None:
     """Refuse to take part in a job whose store was opened by another version of Horovod.
 
     Args:
         store: a connection to the store of the job.
         who: this process, for messages.
-        failed_key: tells the others why they wait in vain; empty if they hear of it otherwise.
+        failed_keys: tell the others why they wait in vain; none if they hear of it otherwise.
 
     Raises:
         StartError: the versions differ; or the store was lost.
@@ -50,8 +50,8 @@ def check_version(store: Store, who: str = "this process", failed_key: str = "")
         f"{who} has Horovod {horovod.__version__}, but the process that opened the store of the "
         f"job (the launcher, or rank 0) has Horovod {version}; {_REMEDY}"
     )
-    if failed_key:
-        store.add(failed_key, text.encode())
+    for key in failed_keys:
+        store.add(key, text.encode())
     raise StartError(text)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 MANIFEST = "shares.json"
 _VERSION = 1
 _SECTION = "share"
+_STALE_S = 3600.0
+# Of whole parts, and of those that are being written.
+_IS_PART = re.compile(rf"shares-[0-9a-f]{{16}}-\d+-of-\d+(\..+{re.escape(files.PART)})?").fullmatch
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,9 @@ def write_part(folder: Path, name: str, pieces: Sequence[Piece], values: Mapping
 def publish(folder: Path, manifest: Manifest) -> None:
     """Make parts that have been written the checkpoint of a folder; remove those of the one before.
 
+    Parts of saves that were killed are removed after an hour: what is younger may belong to a save
+    of another job.
+
     Args:
         folder: in which all parts are.
         manifest: names them.
@@ -147,6 +154,19 @@ def publish(folder: Path, manifest: Manifest) -> None:
     for part in before:
         if part.name not in kept:
             remove_part(folder, part.name)
+    _remove_stale_parts(folder, kept)
+
+
+def _remove_stale_parts(folder: Path, kept: set[str]) -> None:
+    """Remove what saves left that never came to their manifest."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        # By the clock that made their times, which may be that of another host.
+        before = (folder / MANIFEST).stat().st_mtime - _STALE_S
+        for entry in entries:
+            with suppress(OSError):
+                is_old = entry.stat(follow_symlinks=False).st_mtime < before
+                if is_old and entry.name not in kept and _IS_PART(entry.name):
+                    os.unlink(entry.path)
 
 
 def _parts_before(folder: Path) -> tuple[Part, ...]:

@@ -63,7 +63,7 @@ class Compression:
     """bfloat16 on the wire: the range of float32, 8 bits of precision."""
 
     int8 = Int8Compressor
-    """8 bits between hosts, in equal steps; what is rounded off is lost."""
+    """8 bits between hosts, in equal steps; a DistributedOptimizer makes up for the rounding."""
 
     fp8 = FP8Compressor
     """8 bits between hosts, float8_e4m3: 4 bits of precision for large and small values alike."""

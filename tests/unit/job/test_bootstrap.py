@@ -8,16 +8,18 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
 from horovod._job.bootstrap import Bootstrap
 from horovod._rendezvous import StoreClient, StoreServer, make_secret
+from horovod._rendezvous.incarnation import Incarnation, latest_key
 from horovod._rendezvous.job_file import JobFile
 from horovod._rendezvous.pmi import PmiSession
-from horovod._rendezvous.reach import reach
+from horovod._rendezvous.reach import StoreEndpoint, reach
 from horovod._rendezvous.reserved_port import reserve_port
 from horovod._settings.config import Config
 from horovod._settings.foreign_launchers import ForeignLauncher
@@ -275,6 +277,47 @@ def test_a_twin_that_has_not_begun_to_wait_learns_it_too(
         texts = {each.result(DEADLINE_S) for each in (rank_0, first, second)}
     assert len(texts) == 1
     assert "rank 1 is there twice" in texts.pop()
+
+
+def test_a_rank_of_another_host_learns_of_another_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has met the store, and waits for the other ranks to connect."""
+    free = socket.create_server(("127.0.0.1", 0))
+    point = ("127.0.0.1", free.getsockname()[1])
+    free.close()
+    key = make_secret().hex()
+
+    def config_of(rank: int) -> Config:
+        return Config(rank=rank, size=3, bootstrap_address=point, secret_key=key)
+
+    def error(rank: int) -> str:
+        with pytest.raises(StartError) as caught:
+            Bootstrap(config_of(rank))
+        return str(caught.value)
+
+    def reach_from_elsewhere(*arguments: Any) -> StoreEndpoint:
+        way = reach(*arguments)
+        is_elsewhere = threading.current_thread() is threading.main_thread()
+        return replace(way, own_address="10.0.0.1") if is_elsewhere else way
+
+    monkeypatch.setattr("horovod._job.bootstrap.reach", reach_from_elsewhere)
+    start = Incarnation(0, 1)
+    with ThreadPoolExecutor(2) as pool:
+        rank_0 = pool.submit(error, 0)
+        config = Bootstrap(config_of(1)).attend(config_of(1))  # on another host
+        with StoreClient(*point, bytes.fromhex(key)) as store:
+            assert store.wait_all(["bootstrap/place/0"], DEADLINE_S)
+        monkeypatch.setattr("horovod.__version__", "1.99.0")
+        refused = pool.submit(error, 2).result(DEADLINE_S)
+        assert "rank 2" in refused
+        assert "1.99.0" in refused
+        assert not rank_0.done()  # rank 1 is still to come back
+        with StoreClient(config.rendezvous_addr, config.rendezvous_port, bytes.fromhex(key)) as it:
+            it.set(latest_key(1), str(start).encode())
+            found = it.wait_all(["peers/never"], DEADLINE_S, start.failed_key)
+        assert found == {start.failed_key: refused.encode()}
+        assert rank_0.result(DEADLINE_S) == refused
 
 
 def test_who_is_missing_is_named() -> None:

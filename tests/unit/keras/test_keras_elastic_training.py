@@ -174,6 +174,43 @@ def test_a_newcomer_comes_and_an_old_one_dies(any_keras: Any, at: tuple[int, int
     assert new[3] == list(range(0 if at[1] < 5 else 1, EPOCHS))
 
 
+def test_newcomers_have_the_learning_rates_of_the_others(any_keras: Any) -> None:
+    """Although Keras counts their batches from the middle of an epoch."""
+
+    def train() -> Any:
+        model = counting_model(any_keras)
+        training = Training(model, commit_every_s=0)
+        values = training.track(rates=[])
+
+        def begin(batch: int, logs: Any) -> None:
+            if is_first_generation() and batch == 2:
+                fleet.await_generation(1)
+
+        watch = any_keras.callbacks.LambdaCallback(
+            on_train_batch_begin=begin,
+            on_train_batch_end=lambda batch, logs: values.rates.append(
+                float(model.optimizer.learning_rate)
+            ),
+        )
+        warmup = hvd.callbacks.LearningRateWarmupCallback(1.0, 2)
+        model.fit(
+            training.dataset(DATA, BATCH_SIZE), initial_epoch=training.epoch, epochs=2,
+            shuffle=False, verbose=0, callbacks=[warmup, watch, training],
+        )  # fmt: skip
+        return values.rates
+
+    with elastic_threads() as fleet:
+        workers = fleet.start(train, 2)
+        fleet.begin([0, 1])
+        fleet.await_waiting(2)
+        workers += fleet.start(train)
+        fleet.begin([0, 1, 2])
+        first, *others = [worker.result(PATIENCE_S) for worker in workers]
+    assert others == [first] * 2
+    assert len(first) == 3 + 2 + 4
+    assert first[-1] == pytest.approx(1.0)
+
+
 def test_stopping_stays_stopped(alone: None, any_keras: Any) -> None:
     model = counting_model(any_keras)
     training = Training(model)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
 from horovod._rank.reports import logged
 from horovod._rank.reports.logged import LoggedReport
-from horovod._rendezvous.logged import Logged, logged_key
+from horovod._rendezvous.logged import LOGGED_KEY, Logged
 from horovod._rendezvous.secret import make_secret
 from horovod._rendezvous.store import StoreClient, StoreServer
 from horovod._settings.config import Config
@@ -24,13 +25,12 @@ def test_latest_values_of_each_name_arrive(monkeypatch: pytest.MonkeyPatch) -> N
             rendezvous_addr=server.address,
             rendezvous_port=server.port,
             secret_key=secret.hex(),
-            generation=3,
         )
         report = LoggedReport(config)
         with StoreClient(server.address, server.port, secret) as launcher:
 
             def told() -> Logged:
-                return Logged.from_json(launcher.try_get(logged_key(3)) or b"")
+                return Logged.from_json(launcher.try_get(LOGGED_KEY) or b"")
 
             report.tell(0, {"loss": 3.0})
             assert told() == Logged(0, {"loss": 3.0})
@@ -39,6 +39,10 @@ def test_latest_values_of_each_name_arrive(monkeypatch: pytest.MonkeyPatch) -> N
             assert told().step == 0  # a moment ago
             report.close()
             assert told() == Logged(2, {"loss": 1.0, "accuracy": 0.5})
+            following = LoggedReport(replace(config, generation=1))
+            following.tell(3, {"loss": 0.5})  # nothing is left of the generation before
+            assert told() == Logged(3, {"loss": 0.5})
+            following.close()
 
 
 def test_launcher_that_is_gone_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

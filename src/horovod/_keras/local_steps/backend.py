@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from horovod._train.reduce_op import Average
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from horovod._rank.group import ReduceOp
     from horovod._train.compression import CompressorLike
@@ -66,6 +68,10 @@ class LocalStepsBackend(ABC):
             change: assigns to some variables.
             touched: all variables that it may read or assign to.
         """
+
+    def counting(self) -> AbstractContextManager[object]:
+        """Around what makes and changes counters, whose values decide what a step does next."""
+        return nullcontext()
 
     def copied(self, tensor: Any) -> Any:
         """Return what a variable can be assigned that is to share no memory with another one."""

@@ -91,10 +91,11 @@ class OuterSteps:
             keras.Variable("zeros", tuple(v.shape), dtype, trainable=False, name=f"outer_{v.name}")
             for v, dtype in zip(variables, dtypes, strict=True)
         ]
-        self._counters = [
-            keras.Variable("zeros", (), "int32", trainable=False, name=name)
-            for name in ("has_begun", "num_steps", "num_alone")
-        ]
+        with self._backend.counting():
+            self._counters = [
+                keras.Variable("zeros", (), "int32", trainable=False, name=name)
+                for name in ("has_begun", "num_steps", "num_alone")
+            ]
         if self.optimizer is not None:
             self.optimizer.build(self.outer)
 
@@ -114,7 +115,8 @@ class OuterSteps:
             )
             for outer, local in zip(self.outer, self._local, strict=True):
                 outer.assign(self._backend.copied(keras.ops.cast(local.value, outer.dtype)))
-            has_begun.assign(keras.ops.cast(known, "int32") + 1)
+            with self._backend.counting():
+                has_begun.assign(keras.ops.cast(known, "int32") + 1)
 
         touched = [*self._local, *self.outer, has_begun]
         self._backend.run_if(has_begun.value < 1, take, touched)
@@ -126,8 +128,9 @@ class OuterSteps:
             HorovodInternalError: an exchange failed.
         """
         _, num_steps, num_alone = self._counters
-        num_steps.assign(num_steps.value + 1)
-        num_alone.assign(num_alone.value + 1)
+        with self._backend.counting():
+            num_steps.assign(num_steps.value + 1)
+            num_alone.assign(num_alone.value + 1)
         schedule = self.settings.schedule
         for fragment in range(len(self._fragments)):
             since = num_steps.value - schedule.first_start(fragment)
@@ -139,8 +142,9 @@ class OuterSteps:
 
     def begin_again(self) -> None:
         """Take the variables as the outer ones at the next step."""
-        for counter in self._counters:
-            counter.assign(0)
+        with self._backend.counting():
+            for counter in self._counters:
+                counter.assign(0)
 
     def synchronize(self) -> None:
         """Bring all variables together now, so that they are equal on all ranks.
@@ -154,7 +158,8 @@ class OuterSteps:
         def exchange() -> None:
             for fragment in range(len(self._fragments)):
                 self._exchange(fragment)
-            num_alone.assign(0)
+            with self._backend.counting():
+                num_alone.assign(0)
 
         touched = [*self._local, *self.variables]
         self._backend.run_if(num_alone.value > 0, exchange, touched)
@@ -229,7 +234,8 @@ class OuterSteps:
         def exchange() -> None:
             self._exchange(fragment)
             if schedule.fragments == 1:
-                num_alone.assign(0)
+                with self._backend.counting():
+                    num_alone.assign(0)
             if every:
                 since = num_steps.value - schedule.first_start(fragment)
                 count = since // schedule.every + 1
@@ -243,7 +249,8 @@ class OuterSteps:
     def _check(self, part: Sequence[Any], fragment: int) -> None:
         num_steps = self._counters[1]
         known = self._compare(part, self._fragments[fragment], f"check.{fragment}", "")
-        num_steps.assign(num_steps.value + keras.ops.cast(known, "int32"))
+        with self._backend.counting():
+            num_steps.assign(num_steps.value + keras.ops.cast(known, "int32"))
 
     def _exchange(self, fragment: int) -> None:
         part = self._fragments[fragment]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 from horovod._rank.group import ReduceOp
@@ -20,13 +21,26 @@ class ShareExchange(Protocol):
         """Return a gradient as it is sent; a sparse one made dense, or refused."""
 
     def scatter(self, gradients: Sequence[Any], names: Sequence[str], division: Division) -> Any:
-        """Return this rank's elements of the reduced gradients, each in one dimension."""
+        """Return this rank's elements of the reduced gradients, each in one dimension.
+
+        Args:
+            gradients: of this rank.
+            names: of their variables; other ones on another rank are an error of the job.
+            division: which elements this rank has.
+        """
 
     def gather(
         self, pieces: Sequence[Any], shapes: Sequence[Shape], names: Sequence[str],
         division: Division,
     ) -> list[Any]:  # fmt: skip
-        """Return the whole tensors of which each rank has its elements."""
+        """Return the whole tensors of which each rank has its elements.
+
+        Args:
+            pieces: the elements of this rank, each in one dimension.
+            shapes: of the whole tensors.
+            names: of their variables; other ones on another rank are an error of the job.
+            division: which elements this rank has.
+        """
 
     def total(self, numbers: Any, division: Division) -> Any:
         """Return the sums over the ranks of a tensor of numbers."""
@@ -68,7 +82,7 @@ class GroupedExchange:
         pieces = self._ops.grouped_reducescatter(
             flat, op=settings.op, compression=settings.compression,
             process_set=settings.process_set, prescale_factor=1.0 / factor,
-            postscale_factor=factor, name=f"{self._prefix()}.gradients",
+            postscale_factor=factor, name=self._name("gradients", names),
         )  # fmt: skip
         counts = [division.counts(tuple(g.shape))[division.rank] for g in gradients]
         # A graph does not know how many rows have arrived.
@@ -82,7 +96,7 @@ class GroupedExchange:
         whole = list(pieces)
         if division.size > 1:
             whole = self._ops.grouped_allgather(
-                whole, name=f"{self._prefix()}.updates", process_set=self._settings.process_set
+                whole, name=self._name("updates", names), process_set=self._settings.process_set
             )
         return [self._ops.reshape(w, shape) for w, shape in zip(whole, shapes, strict=True)]
 
@@ -94,3 +108,7 @@ class GroupedExchange:
             numbers, op=ReduceOp.SUM, name=f"{self._prefix()}.norms",
             process_set=self._settings.process_set,
         )  # fmt: skip
+
+    def _name(self, what: str, names: Sequence[str]) -> str:
+        """Return the name of an operation; ranks that send other tensors have another one."""
+        return f"{self._prefix()}.{what}.{zlib.crc32(chr(0).join(names).encode()):08x}"

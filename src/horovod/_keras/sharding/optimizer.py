@@ -125,20 +125,17 @@ class ShardingOptimizer(ReducingOptimizer):
         plain: Any = super()
         this: Any = self
         grads = list(grads)
-        if trainable_variables is None:
-            variables = list(this._trainable_variables) if this.built else []
-        else:
-            variables = list(trainable_variables)
-        if not grads or len(grads) != len(variables):
+        variables = self._variables_of(grads, trainable_variables)
+        if variables is None:
             plain.apply(grads, trainable_variables)  # which says what is wrong
             return
         if not this.built:
             with keras.name_scope(this.name):
                 this.build(variables)
         parts = self._checked_parts()
-        pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
-        grads, variables = [g for g, _ in pairs], [v for _, v in pairs]
-        names = [f"{i:06}.{v.name}" for i, v in enumerate(variables)]
+        found = [i for i, grad in enumerate(grads) if grad is not None]
+        names = [f"{i:06}.{variables[i].name}" for i in found]
+        grads, variables = [grads[i] for i in found], [variables[i] for i in found]
         exchange = self._reducer.exchange
         pieces = exchange.scatter(self._dense(grads, variables), names, parts.division)
         own = parts.take(variables)

@@ -6,7 +6,7 @@ import time
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from horovod._rendezvous.logged import MOST_VALUES, Logged, logged_key
+from horovod._rendezvous.logged import LOGGED_KEY, MOST_VALUES, Logged
 from horovod._rendezvous.secret import secret_of
 from horovod._rendezvous.store import StoreClient
 from horovod.errors import StartError
@@ -67,6 +67,6 @@ class LoggedReport:
             if self._store is None:
                 where = config.rendezvous_addr, config.rendezvous_port
                 self._store = StoreClient(*where, secret_of(config), _TIMEOUT_S)
-            self._store.set(logged_key(config.generation), self._latest.to_json())
+            self._store.set(LOGGED_KEY, self._latest.to_json())
         except (StartError, OSError):  # a launcher that is gone ends the rank in other ways
             self._is_possible = False

@@ -26,13 +26,14 @@ class Counters:
         at_s: when, in ``time.monotonic()``.
         steps: of training.
         waited_s: that it waited for communication.
-        moved_bytes: that its host has sent and received.
+        received_bytes, sent_bytes: of its host.
     """
 
     at_s: float
     steps: int
     waited_s: float
-    moved_bytes: int
+    received_bytes: int
+    sent_bytes: int
 
 
 class NetworkWatch:
@@ -63,13 +64,17 @@ class NetworkWatch:
         if last is None:
             return
         steps = now.steps - last.steps
+        # A collective sends as much as it receives. What exceeds that is of others, such as data
+        # that a loader reads from a file server.
+        moved_bytes = min(
+            now.received_bytes - last.received_bytes, now.sent_bytes - last.sent_bytes
+        )
         cost = from_measurements(
             hosts=self._hosts,
             bytes_per_s=self._bytes_per_s,
             step_s=(now.at_s - last.at_s) / steps,
             waited_s=(now.waited_s - last.waited_s) / steps,
-            # In one direction; a collective sends as much as it receives.
-            moved_bytes=(now.moved_bytes - last.moved_bytes) / 2 / steps,
+            moved_bytes=moved_bytes / steps,
         )
         self._found.append(cost)
         if len(self._found) < _WINDOWS:

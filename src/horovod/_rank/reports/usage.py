@@ -27,7 +27,7 @@ def read_usage() -> dict[str, Any]:
         "steal_s": _steal_s(),
         "major_faults": _major_faults(),
         "thermal_events": _number(_read(_THERMAL)),
-        "network_bytes": read_network_bytes(),
+        "network_bytes": sum(read_network_bytes()),
         "memory_bytes": _kilobytes(status.get("VmRSS", "")),
         "swapped_bytes": _kilobytes(status.get("VmSwap", "")),
         "threads": _number(status.get("Threads", "")),
@@ -88,13 +88,13 @@ def _major_faults() -> int:
     return _number(words[9]) if len(words) > 9 else 0
 
 
-def read_network_bytes() -> int:
+def read_network_bytes() -> tuple[int, int]:
     """Return the bytes that this host has received and sent; 0 if the kernel does not tell."""
     return network_bytes(_read("/proc/self/net/dev"))
 
 
-def network_bytes(text: str, classes: str = "/sys/class/net") -> int:
-    """Return the bytes received and sent, each of them once.
+def network_bytes(text: str, classes: str = "/sys/class/net") -> tuple[int, int]:
+    """Return the bytes received, and those sent, each of them once.
 
     What crosses a bond, a bridge or a VLAN is also counted by the interfaces below it, and what a
     container sends by the adapter that it leaves by. So adapters count alone; where there are none,
@@ -110,9 +110,10 @@ def network_bytes(text: str, classes: str = "/sys/class/net") -> int:
         name, colon, numbers = line.partition(":")
         words = numbers.split()
         if colon and name.strip() != "lo" and len(words) > 8:
-            moved[name.strip()] = _number(words[0]) + _number(words[8])
+            moved[name.strip()] = _number(words[0]), _number(words[8])
     adapters = [name for name in moved if os.path.exists(f"{classes}/{name}/device")]
-    return sum(moved[name] for name in adapters or moved if not _is_above(f"{classes}/{name}"))
+    counted = [moved[each] for each in adapters or moved if not _is_above(f"{classes}/{each}")]
+    return sum(received for received, _ in counted), sum(sent for _, sent in counted)
 
 
 def _is_above(interface: str) -> bool:

@@ -128,8 +128,8 @@ class WaitReport:
         if self._network is None:
             self._network = NetworkWatch(self._config.cross_size, self._link_bytes_per_s)
         if not self._network.is_over:
-            moved_bytes = read_network_bytes()
-            self._network.look(Counters(told.at_s, self._steps.number, told.waited_s, moved_bytes))
+            now = told.at_s, self._steps.number, told.waited_s
+            self._network.look(Counters(*now, *read_network_bytes()))
 
 
 def _interval_s(text: bytes) -> float:

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from horovod._rendezvous.logged import Logged, logged_key
+from horovod._rendezvous.logged import LOGGED_KEY, Logged
 from horovod._rendezvous.observed import OBSERVED_PREFIX, Observed, observed_key
 from horovod._rendezvous.waits import OBSERVE_KEY
 from horovod.errors import StartError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from horovod.runner.observation.news import JobNews
-    from horovod.runner.observation.records import RankView
+    from horovod.runner.observation.records import RankView, Verdict
     from horovod.runner.observation.watched import WatchedJob
 
 # A report of a rank costs the launcher about half a millisecond, with all that follows.
@@ -56,6 +56,7 @@ class Observation:
         self._number = 0
         self._told: dict[int, bytes] = {}
         self._logged: Logged | None = None
+        self._verdicts: tuple[Verdict, ...] = ()
         self.interval_s = _LEAST_INTERVAL_S
         self.questions = Questions(job)
 
@@ -85,6 +86,7 @@ class Observation:
         self._assembler = Assembler(self.interval_s)
         self._assembler.follow(membership.hosts)
         self._told = {}
+        self._verdicts = ()
         if is_change:
             hosts = len(set(membership.hosts))
             where = f"{hosts} hosts" if hosts > 1 else "one host"
@@ -109,6 +111,7 @@ class Observation:
             for view in self._with_ends(self._assembler.views(now))
         )
         self._number += 1
+        self._verdicts = judge(windows, self._assembler.still_s(now), self._verdicts)
         return JobView(
             number=self._number,
             at=time.time(),
@@ -117,7 +120,7 @@ class Observation:
             began_at=self._began_at,
             generation=max(0, self._generation),
             ranks=ranks,
-            verdicts=judge(windows, self._assembler.still_s(now)),
+            verdicts=self._verdicts,
             events=self._news.events(),
             logged_step=-1 if self._logged is None else self._logged.step,
             logged={} if self._logged is None else self._logged.values,
@@ -133,9 +136,8 @@ class Observation:
         if self._generation < 0:
             return
         keys = {observed_key(self._generation, rank): rank for rank in range(self._size)}
-        logged = logged_key(self._generation)
-        found = dict(self._job.store.wait_all([*keys, logged], 0.0))
-        values = found.pop(logged, None)
+        found = dict(self._job.store.wait_all([*keys, LOGGED_KEY], 0.0))
+        values = found.pop(LOGGED_KEY, None)
         if values is not None and self._told.get(-1) != values:
             self._told[-1] = values
             self._take_logged(values)

@@ -28,6 +28,9 @@ _MOST_OF_A_STEP = 0.5
 _STALL_S = 0.9
 _STALL_STEPS = 5.0
 _STALL_UNCOUNTED_S = 10.0
+# What has been said counts for so much more than what has not, or noise near a limit would make two
+# sentences take turns.
+_SAID = 1.25
 _WORK = (INPUT, BACKWARD, OPTIMIZER, COMPUTE)
 _PHASES = {
     INPUT: "loading its input",
@@ -54,12 +57,15 @@ _MEANS_FOR_PHASE = {
 }
 
 
-def judge(windows: Sequence[RankView], still_s: float = 0.0) -> tuple[Verdict, ...]:
+def judge(
+    windows: Sequence[RankView], still_s: float = 0.0, said: Sequence[Verdict] = ()
+) -> tuple[Verdict, ...]:
     """Return the reasons for the length of a step, the most important one first; never none.
 
     Args:
         windows: each rank over some seconds.
         still_s: for how long no rank has submitted anything.
+        said: the verdicts before, which stay a little longer than they would come.
     """
     known = [view for view in windows if view.length_s >= _LEAST_WINDOW_S]
     stalled = _stall(windows, still_s)
@@ -70,23 +76,33 @@ def judge(windows: Sequence[RankView], still_s: float = 0.0) -> tuple[Verdict, .
         text = f"{ready} of {len(windows)} ranks have reported long enough for a verdict"
         return (Verdict("unknown", text),)
     found = [
-        *_slow_rank(known),
+        *_slow_rank(known, said),
         *_limits(known),
-        *_input(known),
-        *_network(known),
+        *_input(known, said),
+        *_network(known, said),
     ]
     if found:
         return tuple(found)
-    return (_work(known),)
+    return (_work(known, said),)
 
 
-def _work(views: Sequence[RankView]) -> Verdict:
+def _weight(said: Sequence[Verdict], kind: str, rank: int = -1, phase: str | None = None) -> float:
+    """Return how much the share of a verdict counts; ``phase`` of None stands for any."""
+    is_said = any(
+        (verdict.kind, verdict.rank) == (kind, rank) and phase in (None, verdict.phase)
+        for verdict in said
+    )
+    return _SAID if is_said else 1.0
+
+
+def _work(views: Sequence[RankView], said: Sequence[Verdict]) -> Verdict:
     """Return what remains if nothing holds the ranks up: their own work."""
     works = median(1.0 - view.wait - view.network for view in views)
     text = f"nothing holds the job up: the ranks work in {_percent(works)} of a step"
     shares = {phase: median(getattr(view, phase) for view in views) for phase in _PHASES_OF_WORK}
-    phase = max(shares, key=lambda each: shares[each])
-    if shares[phase] < _MOST_OF_A_STEP:
+    weighed = {each: shares[each] * _weight(said, "compute", phase=each) for each in shares}
+    phase = max(weighed, key=lambda each: weighed[each])
+    if weighed[phase] < _MOST_OF_A_STEP:
         return Verdict("healthy", text, share=works)
     place = next((view.places[phase] for view in views if view.places.get(phase)), "")
     where = f" ({place})" if place else ""
@@ -126,12 +142,13 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"{len(ranks)} ranks wait"
 
 
-def _slow_rank(views: Sequence[RankView]) -> list[Verdict]:
+def _slow_rank(views: Sequence[RankView], said: Sequence[Verdict]) -> list[Verdict]:
     gain_of = gains({view.rank: view.wait + view.network for view in views})
-    slow = max(views, key=lambda view: gain_of[view.rank])
-    gain = gain_of[slow.rank]
-    if gain < SLOW_GAIN or slow.state != RUNNING:
+    weighed = {rank: gain * _weight(said, "rank", rank) for rank, gain in gain_of.items()}
+    slow = max(views, key=lambda view: weighed[view.rank])
+    if weighed[slow.rank] < SLOW_GAIN or slow.state != RUNNING:
         return []
+    gain = gain_of[slow.rank]
     others = [view for view in views if view is not slow]
     phase, excess = _excess(slow, others)
     place = slow.places.get(phase, "")
@@ -172,9 +189,9 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _input(views: Sequence[RankView]) -> list[Verdict]:
+def _input(views: Sequence[RankView], said: Sequence[Verdict]) -> list[Verdict]:
     share = median(view.input for view in views)
-    if share < _MUCH:
+    if share * _weight(said, "input") < _MUCH:
         return []
     place = next((view.places[INPUT] for view in views if view.places.get(INPUT)), "")
     at = f" (at {place})" if place else ""
@@ -186,9 +203,9 @@ def _input(views: Sequence[RankView]) -> list[Verdict]:
     return [Verdict("input", text, advice, phase=INPUT, share=share)]
 
 
-def _network(views: Sequence[RankView]) -> list[Verdict]:
+def _network(views: Sequence[RankView], said: Sequence[Verdict]) -> list[Verdict]:
     share = median(view.network for view in views)
-    if share < _MUCH:
+    if share * _weight(said, "network") < _MUCH:
         return []
     if len({view.host for view in views}) == 1:
         text = f"moving data between the ranks takes {_percent(share)} of a step, inside one host"

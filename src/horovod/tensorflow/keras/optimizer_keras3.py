@@ -44,13 +44,9 @@ class ReducingOptimizer3(ReducingOptimizer):
                 LossScaleOptimizer holds this optimizer.
         """
         plain: Any = super()
-        this: Any = self
         grads = list(grads)
-        if trainable_variables is None:
-            variables = list(this._trainable_variables) if this.built else []
-        else:
-            variables = list(trainable_variables)
-        if not grads or len(grads) != len(variables):
+        variables = self._variables_of(grads, trainable_variables)
+        if variables is None:
             plain.apply(grads, trainable_variables)  # which says what is wrong
             return
         refuse_scaler()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
-from collections import deque
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from horovod.torch.distributed.memory import Finish
 
 
-_NUM_COUNTS_KEPT = 256
+_MOST_COUNTS = 1024
 
 
 class CallOptions(Protocol):
@@ -51,7 +51,8 @@ class Submitter:
         self.label = label
         self.timeout = timeout
         self._numbers = itertools.count(1)
-        self._counts: deque[EngineWork] = deque(maxlen=_NUM_COUNTS_KEPT)
+        self._counts: list[EngineWork] = []
+        self._counts_lock = threading.Lock()
         self._futures = FutureThreads(f"horovod futures of {label}")
         self._message_futures = MessageFutures(f"horovod messages of {label}")
         self._prefix = f"torch.{label}"
@@ -92,10 +93,21 @@ class Submitter:
         submitted.outputs, submitted.finish = list(outputs), finish
         work = EngineWork(submitted, self._futures)
         if len(submitted.outputs) == 1 and submitted.outputs[0].numel() == 1:
-            # DistributedDataParallel in a join context hands the sum of ones, which counts the
-            # ranks, to C++ code, and drops the Python object. Without that, C++ waits forever.
-            self._counts.append(work)
+            self._keep(work)
         return work
+
+    def _keep(self, work: EngineWork) -> None:
+        """Keep the work of one number until somebody has waited for it.
+
+        DistributedDataParallel in a join context hands the sum of ones, which counts the ranks, to
+        C++ code, and drops the Python object. Without that, C++ waits forever.
+        """
+        with self._counts_lock:
+            self._counts.append(work)
+            if len(self._counts) > _MOST_COUNTS:
+                self._counts = [each for each in self._counts if not each.has_settled]
+                # For the oldest of so many, nobody ever waits.
+                del self._counts[:-_MOST_COUNTS]
 
     def follow_message(
         self,

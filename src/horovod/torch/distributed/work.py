@@ -152,6 +152,11 @@ class EngineWork(Work):
         return self._future
 
     @property
+    def has_settled(self) -> bool:
+        """Whether somebody has noticed that the operation has ended."""
+        return self._has_ended
+
+    @property
     def handle(self) -> Handle:
         """The operation of the engine."""
         return self._submitted.handle

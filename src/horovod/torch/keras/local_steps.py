@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import keras
 import torch
 
 from horovod._keras.local_steps.backend import LocalStepsBackend
@@ -17,6 +18,7 @@ from horovod.torch.sync_check import array_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from horovod._keras.reducing_optimizer import Wrapping
 
@@ -29,6 +31,10 @@ class TorchLocalSteps(LocalStepsBackend):
         if bool(condition):
             with torch.no_grad():
                 change()
+
+    def counting(self) -> AbstractContextManager[object]:
+        """Keep counters on the CPU, so that no step waits for the GPU to know them."""
+        return keras.device("cpu")  # type: ignore[no-any-return]
 
     def average(self, tensors: Sequence[Any], name: str) -> list[Any]:
         """Return the averages over the ranks; collective."""

@@ -9,9 +9,12 @@ import pytest
 
 from horovod._rendezvous.observed import Observed
 from horovod.runner.observation.assembler import Assembler
+from horovod.runner.observation.records import RankView
 from horovod.runner.observation.verdicts import judge
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from horovod.runner.observation.records import Verdict
 
 SAMPLES_PER_S = 20
@@ -144,6 +147,44 @@ def test_a_step_of_many_parts_is_healthy() -> None:
     parts = {"backward": 0.3, "optimizer": 0.3, "compute": 0.3, "input": 0.1}
     (verdict,) = verdicts_of(*[(0.02, parts)] * 2)
     assert (verdict.kind, verdict.advice) == ("healthy", "")
+
+
+@pytest.mark.parametrize(
+    ("limit", "share_of"),
+    [
+        (0.5, lambda share: {"backward": share, "input": 0.1}),
+        (0.2, lambda share: {"input": share, "backward": 0.9 - share}),
+        (0.2, lambda share: {"network": share, "backward": 0.9 - share}),
+    ],
+)
+def test_noise_near_a_limit_does_not_make_two_sentences_take_turns(
+    limit: float, share_of: Callable[[float], dict[str, float]]
+) -> None:
+    """A reason comes at its limit, and stays until it is clearly below."""
+
+    def verdicts_at(excess: float, said: Sequence[Verdict]) -> tuple[Verdict, ...]:
+        shares = share_of(limit + excess)
+        return judge(
+            [RankView(rank, "a", "running", 8.0, **shares) for rank in range(2)], 0.0, said
+        )
+
+    said: tuple[Verdict, ...] = ()
+    keys = []
+    for excess in (-0.01, 0.01, -0.01, 0.01, -0.03, -0.2, -0.01):
+        said = verdicts_at(excess, said)
+        keys.append((said[0].kind, said[0].phase))
+    before, found = keys[:2]
+    assert before != found
+    assert keys == [before, *[found] * 4, keys[5], keys[5]]
+    assert keys[5] != found
+
+
+def test_two_phases_of_about_the_same_length_do_not_take_turns() -> None:
+    said: tuple[Verdict, ...] = ()
+    for backward, optimizer in ((0.5, 0.45), (0.45, 0.5), (0.4, 0.55)):
+        view = RankView(0, "a", "running", 8.0, backward=backward, optimizer=optimizer)
+        said = judge([view], 0.0, said)
+        assert said[0].phase == ("backward" if backward > 0.4 else "optimizer")
 
 
 def test_a_limit_of_one_rank_is_the_cause_of_its_slowness() -> None:
