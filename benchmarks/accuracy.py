@@ -210,7 +210,7 @@ def _adam(params: Any) -> torch.optim.Optimizer:
 TASKS = {
     "digits": Task(digits_network, _sgd, draw_digits, _cross_entropy, 16, 320),
     "text": Task(Language, _adam, draw_text, _cross_entropy, 8, 256),
-    "images": Task(residual_network, _faster_sgd, draw_images, _cross_entropy, 8, 128),
+    "images": Task(residual_network, _faster_sgd, draw_images, _cross_entropy, 8, 512),
 }
 
 

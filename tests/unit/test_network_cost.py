@@ -70,7 +70,32 @@ def test_rank_0_says_it_once(caplog: pytest.LogCaptureFixture) -> None:
         "with an exchange every 8 steps (backward_passes_per_step, or hvd.LocalSGD) "
         "about 462 ms for each"
     ]
-    assert watch.is_over
+
+
+def test_the_end_tells_what_came_of_the_forecast(caplog: pytest.LogCaptureFixture) -> None:
+    watch = NetworkWatch(2, GBIT)
+    look(watch, step_s=0.9, waited_s=0.5, count=5)
+    steps, at_s, moved = 100, 200.0, 10**12
+    for window in range(5000):
+        steps, moved = steps + 4, moved + int(4 * 0.6 * GBIT)
+        at_s += 60.0 if window % 50 == 0 else 4.0  # now and then an evaluation
+        watch.look(Counters(at_s, steps, 0.6 * steps, moved, moved))
+    watch.end()
+    assert caplog.records[-1].getMessage() == (
+        "slow network: in the whole job, a step usually took 1 s, and 400 ms without the network; "
+        "after the first steps, 900 ms and 400 ms were expected"
+    )
+    assert len(caplog.records) == 2
+    assert len(watch._later_windows) <= 256
+
+
+def test_the_end_of_a_job_that_was_told_nothing_is_silent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    watch = NetworkWatch(2, GBIT)
+    look(watch, step_s=0.9, waited_s=0.05, count=50)
+    watch.end()
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,10 @@ class NetworkCost:
         """Whether the network adds at least a tenth to a step."""
         return self.step_s - self.alone_s >= _LITTLE * self.alone_s
 
+    def times(self) -> tuple[str, str]:
+        """Return in words how long a step takes, and how long without communication."""
+        return _seconds(self.step_s), _seconds(self.alone_s)
+
     def text(self) -> str:
         """Return a sentence of what it costs and what helps."""
         where, alone = f"{self.hosts} hosts at {rate_of(self.bytes_per_s)}", _seconds(self.alone_s)

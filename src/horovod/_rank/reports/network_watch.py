@@ -1,4 +1,4 @@
-"""Rank 0 says once what the network between the hosts costs the first steps of a job."""
+"""Rank 0 says what the network between the hosts costs: once of the first steps, then of all."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ _logger = logging.getLogger(__name__)
 
 # The first window has what is done once: compilation, caches, workers that load data.
 _WINDOWS = 4
+_MOST_WINDOWS = 256
 _FEWEST_STEPS = 3
 
 
@@ -39,6 +40,8 @@ class Counters:
 class NetworkWatch:
     """Compares windows of at least three steps, and says the median of three.
 
+    If that is worth a line, it also says in the end what the later windows have shown.
+
     Args:
         hosts: of the job.
         bytes_per_s: measured speed of the link, in one direction; 0 if it is not known.
@@ -51,7 +54,10 @@ class NetworkWatch:
         self.is_over = hosts < 2 or bytes_per_s <= 0
         self._hosts, self._bytes_per_s = hosts, bytes_per_s
         self._last: Counters | None = None
-        self._found: list[NetworkCost] = []
+        self._first_windows: list[NetworkCost] = []
+        self._told: NetworkCost | None = None
+        self._later_windows: list[NetworkCost] = []
+        self._num_later, self._every = 0, 1
 
     def look(self, now: Counters) -> None:
         """Take note of the counters, from time to time; log the cost once it is known."""
@@ -63,23 +69,56 @@ class NetworkWatch:
         self._last = now
         if last is None:
             return
+        cost = self._between(last, now)
+        if self._told is not None:
+            self._keep(cost)
+            return
+        self._first_windows.append(cost)
+        if len(self._first_windows) < _WINDOWS:
+            return
+        usual = _usual(self._first_windows[1:])
+        if usual.is_much:
+            self._told = usual
+            _logger.warning("slow network: %s", usual.text())
+        else:
+            self.is_over = True
+
+    def end(self) -> None:
+        """Log what a step usually took, beside what was said after the first ones."""
+        if self._told is None or len(self._later_windows) < _WINDOWS:
+            return
+        _logger.warning(
+            "slow network: in the whole job, a step usually took %s, and %s without the network; "
+            "after the first steps, %s and %s were expected",
+            *_usual(self._later_windows).times(),
+            *self._told.times(),
+        )
+
+    def _between(self, last: Counters, now: Counters) -> NetworkCost:
         steps = now.steps - last.steps
         # A collective sends as much as it receives. What exceeds that is of others, such as data
         # that a loader reads from a file server.
         moved_bytes = min(
             now.received_bytes - last.received_bytes, now.sent_bytes - last.sent_bytes
         )
-        cost = from_measurements(
+        return from_measurements(
             hosts=self._hosts,
             bytes_per_s=self._bytes_per_s,
             step_s=(now.at_s - last.at_s) / steps,
             waited_s=(now.waited_s - last.waited_s) / steps,
             moved_bytes=moved_bytes / steps,
         )
-        self._found.append(cost)
-        if len(self._found) < _WINDOWS:
-            return
-        self.is_over = True
-        usual = sorted(self._found[1:], key=lambda each: each.alone_s / each.step_s)[1]
-        if usual.is_much:
-            _logger.warning("slow network: %s", usual.text())
+
+    def _keep(self, cost: NetworkCost) -> None:
+        """Keep every window, then every second one, and so on: a job may run for weeks."""
+        if self._num_later % self._every == 0:
+            self._later_windows.append(cost)
+        self._num_later += 1
+        if len(self._later_windows) == _MOST_WINDOWS:
+            del self._later_windows[1::2]
+            self._every *= 2
+
+
+def _usual(costs: list[NetworkCost]) -> NetworkCost:
+    """Return the one in the middle: other windows may hold an evaluation or a checkpoint."""
+    return sorted(costs, key=lambda each: each.alone_s / each.step_s)[len(costs) // 2]

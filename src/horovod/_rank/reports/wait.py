@@ -89,6 +89,8 @@ class WaitReport:
                 found = store.wait_all([OBSERVE_KEY], INTERVAL_S if tells_waits else _IDLE_S)
                 if OBSERVE_KEY in found:
                     self._report(store, found[OBSERVE_KEY], tells_waits=tells_waits)
+        if self._network is not None:
+            self._network.end()
 
     def _report(self, store: StoreClient, interval: bytes, *, tells_waits: bool) -> None:
         """Tell all that viewers see, as long as there are any."""
@@ -119,6 +121,10 @@ class WaitReport:
         self._told_at = told.at_s
         if self._config.rank == 0 and self._config.cross_size > 1 and self._link_bytes_per_s:
             self._look_at_network(told)
+
+    def _waits(self) -> Waits:
+        numbers = self._engine.statistics()
+        return Waits(time.monotonic(), numbers["waited_ns"] / 1e9, numbers["submitted"])
 
     def _look_at_network(self, told: Waits) -> None:
         # Not for jobs on one host, which are to start soon.
