@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "test_timeline.h"
 #include "testing/array.h"
@@ -152,6 +153,47 @@ TEST("engine timeline: a trace gives way to the program, whose timeline it neith
   for (const std::string name : {"own", "more"}) CHECK_EQ(count_of(own.text(), "\"allreduce." + name + "\""), 2U);
   engine.start_trace(traced.path);
   CHECK(engine.stop_trace());
+}
+
+TEST("engine timeline: a trace that begins at the same moment gives way, too") {
+  World world(2);
+  Engine& engine = world.engine(0);
+  for (int i = 0; i < 30; ++i) {
+    TemporaryFile traced;
+    TemporaryFile own;
+    std::thread watcher([&] {
+      try {
+        engine.start_trace(traced.path);
+      } catch (const Error& error) {
+        CHECK(contains(error.what(), "there is a timeline already"));
+      }
+    });
+    engine.start_timeline(own.path, false);
+    watcher.join();
+    world.run([&](int rank) { reduce(world.engine(rank), "allreduce.after", 3); });
+    CHECK(!engine.stop_trace());
+    engine.stop_timeline();
+    CHECK_EQ(count_of(own.text(), "\"allreduce.after\""), 2U);
+  }
+}
+
+TEST("engine timeline: a file that cannot be written leaves the timeline before, which can be stopped") {
+  TemporaryFile own;
+  World world(2);
+  Engine& engine = world.engine(0);
+  engine.start_timeline(own.path, false);
+  bool refused = false;
+  try {
+    engine.start_timeline("/nowhere/at/all.json", false);
+  } catch (const Error& error) {
+    refused = error.kind() == ErrorKind::kUsage;
+  }
+  CHECK(refused);
+  world.run([&](int rank) { reduce(world.engine(rank), "allreduce.own", 3); });
+  engine.stop_timeline();
+  world.run([&](int rank) { reduce(world.engine(rank), "allreduce.later", 3); });
+  CHECK_EQ(count_of(own.text(), "\"allreduce.own\""), 2U);
+  CHECK_EQ(count_of(own.text(), "\"allreduce.later\""), 0U);
 }
 
 TEST("engine autotune: tries thresholds while steps repeat, and the results stay right") {

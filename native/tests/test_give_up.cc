@@ -232,6 +232,32 @@ TEST("give up: one that crosses its answer does not end the next operation of th
   });
 }
 
+TEST("give up: what it lacks may come in the same moment") {
+  for (const int impatient : {0, 1, 2}) {
+    HeldWorld held(0);  // the coordinator, which then reads in one pass all that was sent meanwhile
+    held.world.run([&](int rank) {
+      Engine& engine = held.world.engine(rank);
+      std::vector<double> values(3, 1.0);
+      const auto sum = make_sum(values, "x", rank);
+      if (rank == 0) {
+        held.hold({sum});
+        wait_for(held.done, 2);
+        if (rank == impatient) engine.give_up(sum, "too long.");
+        held.released = 1;
+      } else {
+        held.await_hold(rank);
+        engine.submit(sum);
+        CHECK(!engine.wait(*sum, std::chrono::milliseconds(100)));
+        if (rank == impatient) engine.give_up(sum, "too long.");
+        CHECK(!engine.wait(*sum, std::chrono::milliseconds(100)));
+        ++held.done;
+      }
+      CHECK(engine.wait(*sum, kSoon) && !sum->error());
+      CHECK_EQ(values.front(), 3.0);
+    });
+  }
+}
+
 TEST("give up: a receive names its sender") {
   World world(3, with_names(3));
   std::vector<double> values(3);

@@ -109,36 +109,32 @@ void Observer::record_end(const Operation& operation) {
 
 void Observer::start(const std::string& path, bool mark_cycles, const Wait& wait) {
   if (job_.rank != 0) return;
-  uint32_t run = 0;
-  {
-    const Locked<Commands> commands = commands_.lock();
-    if (commands->path == path) return;
-    commands->path = path;
-    commands->is_trace = false;
-    run = ++commands->run;
-  }
-  begin(path, mark_cycles, run, wait);
+  std::unique_lock change(change_mutex_);
+  if (commands_.lock()->path == path) return;
+  const auto done = begin(path, mark_cycles, false);
+  change.unlock();
+  await(*done, wait);
 }
 
 void Observer::start_trace(const std::string& path, const Wait& wait) {
   if (job_.rank != 0) return;
-  uint32_t run = 0;
+  std::unique_lock change(change_mutex_);
   {
     const Locked<Commands> commands = commands_.lock();
     if (!commands->path.empty()) {
       throw Error(ErrorKind::kUsage, commands->is_trace ? "another trace is being taken; try again"
                                                         : "there is a timeline already, in " + commands->path);
     }
-    commands->path = path;
-    commands->is_trace = true;
-    run = ++commands->run;
   }
-  begin(path, false, run, wait);
+  const auto done = begin(path, false, true);
+  change.unlock();
+  await(*done, wait);
 }
 
-void Observer::begin(const std::string& path, bool mark_cycles, uint32_t run, const Wait& wait) {
+// If the file cannot be opened, all stays as it is.
+std::shared_ptr<Observer::Command::Done> Observer::begin(const std::string& path, bool mark_cycles, bool is_trace) {
   Command command;
-  command.run = run;
+  command.run = ++commands_.lock()->run;
   TimelineWriterOptions options;
   options.path = path;
   options.started = steady_now();
@@ -149,14 +145,8 @@ void Observer::begin(const std::string& path, bool mark_cycles, uint32_t run, co
   options.run = command.run;
   options.rank_names = job_.rank_names;
   options.rank_names.resize(static_cast<size_t>(job_.size));
-  try {
-    command.writer = std::make_unique<TimelineWriter>(std::move(options));
-  } catch (...) {
-    const Locked<Commands> commands = commands_.lock();
-    if (commands->run == run) commands->path.clear();
-    throw;
-  }
-  give(std::move(command), wait);
+  command.writer = std::make_unique<TimelineWriter>(std::move(options));
+  return give(std::move(command), path, is_trace);
 }
 
 void Observer::stop(const Wait& wait) {
@@ -166,34 +156,40 @@ void Observer::stop(const Wait& wait) {
 bool Observer::stop_trace(const Wait& wait) { return job_.rank == 0 && end(true, wait); }
 
 bool Observer::end(bool is_trace, const Wait& wait) {
+  std::unique_lock change(change_mutex_);
   {
     const Locked<Commands> commands = commands_.lock();
     if (commands->path.empty() || commands->is_trace != is_trace) return false;
-    commands->path.clear();
   }
-  give({}, wait);
+  const auto done = give({}, "", false);
+  change.unlock();
+  await(*done, wait);
   return true;
 }
 
 void Observer::close() { commands_.lock()->closed = true; }
 
-// Waits until it took effect, and closes the file that it ends.
-void Observer::give(Command command, const Wait& wait) {
-  constexpr Duration kMostWait = std::chrono::seconds(30);
-  const auto done = std::make_shared<Command::Done>();
+std::shared_ptr<Observer::Command::Done> Observer::give(Command command, const std::string& path, bool is_trace) {
+  auto done = std::make_shared<Command::Done>();
   command.done = done;
-  {
-    const Locked<Commands> commands = commands_.lock();
-    if (commands->closed) {
-      throw Error(ErrorKind::kShutDown, "the timeline cannot be changed: Horovod has ended here");
-    }
-    commands->waiting.push_back(std::move(command));
-    has_commands_ = true;
-    ring_();
+  const Locked<Commands> commands = commands_.lock();
+  if (commands->closed) {
+    throw Error(ErrorKind::kShutDown, "the timeline cannot be changed: Horovod has ended here");
   }
-  if (!wait(done->operation, kMostWait)) throw Error(ErrorKind::kInternal, "the timeline could not be changed in time");
-  if (done->operation.error()) throw Error(*done->operation.error());
-  if (done->ended != nullptr) done->ended->close();
+  commands->path = path;
+  commands->is_trace = is_trace;
+  commands->waiting.push_back(std::move(command));
+  has_commands_ = true;
+  ring_();
+  return done;
+}
+
+// Until a change took effect; closes the file that it ends.
+void Observer::await(Command::Done& done, const Wait& wait) {
+  constexpr Duration kMostWait = std::chrono::seconds(30);
+  if (!wait(done.operation, kMostWait)) throw Error(ErrorKind::kInternal, "the timeline could not be changed in time");
+  if (done.operation.error()) throw Error(*done.operation.error());
+  if (done.ended != nullptr) done.ended->close();
 }
 
 void Observer::fail(const Error& error) {

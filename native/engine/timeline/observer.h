@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -83,9 +84,10 @@ class Observer {
   };
 
   [[nodiscard]] static TimePoint steady_now() { return std::chrono::steady_clock::now(); }
-  void begin(const std::string& path, bool mark_cycles, uint32_t run, const Wait& wait);
+  [[nodiscard]] std::shared_ptr<Command::Done> begin(const std::string& path, bool mark_cycles, bool is_trace);
   [[nodiscard]] bool end(bool is_trace, const Wait& wait);
-  void give(Command command, const Wait& wait);
+  [[nodiscard]] std::shared_ptr<Command::Done> give(Command command, const std::string& path, bool is_trace);
+  static void await(Command::Done& done, const Wait& wait);
   [[nodiscard]] std::optional<Command> next_command();
 
   const JobInfo& job_;
@@ -93,6 +95,7 @@ class Observer {
   TimelineSession session_;
   std::map<int, std::deque<std::pair<const void*, std::string>>> at_work_;  // what the timeline shows of devices
   std::shared_ptr<Command::Done> ending_;
+  std::mutex change_mutex_;  // held from the decision to start or stop until the command for it waits
   std::atomic<bool> has_commands_{false};
   Guarded<Commands> commands_;
 };

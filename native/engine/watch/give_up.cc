@@ -1,6 +1,7 @@
 // The end of a job because a caller has waited for an operation as long as it allows. The coordinator knows which ranks
 // the operation lacks, so it is the one that ends the job, and all ranks raise the same error.
 #include <algorithm>
+#include <utility>
 
 #include "engine/watch/stall_report.h"
 #include "engine/watch/watch.h"
@@ -23,7 +24,7 @@ void Watch::give_up(const std::shared_ptr<Operation>& operation, const std::stri
   const ProcessSet* set = find_set(operation->request.process_set);
   if (!is_pending(set, operation)) end_without_turn(set, *operation, text);
   if (set->negotiator != nullptr) {
-    end_if_waiting(*set, set->set_rank, name, text);
+    note_impatient(*set, set->set_rank, name, text);
   } else {
     Message message;
     message.kind = MessageKind::kGiveUp;
@@ -42,17 +43,36 @@ void Watch::note_give_up(int peer, const Message& message) {
   if (!member || set->negotiator == nullptr || message.waits.size() != 1) {
     throw Error(ErrorKind::kInternal, with_.job.name_of_rank(peer) + " gives up an operation that it cannot submit");
   }
-  end_if_waiting(*set, *member, message.waits.front().name, message.text);
+  note_impatient(*set, *member, message.waits.front().name, message.text);
 }
 
-// What has begun meanwhile goes on. Two members may receive from others under the same name.
-void Watch::end_if_waiting(const ProcessSet& set, int member, const std::string& name, const std::string& text) const {
-  if (set.negotiator->is_ready(name)) end_without_room(set, name, text);
+// What it lacks may be among the messages that this pass is still to read, and what is ready begins in this pass if
+// there is room. What has ended is no longer meant, even if the same name comes in the same pass again.
+void Watch::note_impatient(const ProcessSet& set, int member, const std::string& name, const std::string& text) {
+  if (set.negotiator->is_ready(name) || stall_of(set, member, name)) impatient_.push_back({set.id, member, name, text});
+}
+
+void Watch::end_for_impatient() {
+  for (const Impatient& one : std::exchange(impatient_, {})) {
+    const ProcessSet* set = find_set(one.set);
+    if (set != nullptr && set->negotiator != nullptr) end_if_waiting(*set, one.member, one.name, one.text);
+  }
+}
+
+// Two members may receive from others under the same name.
+std::optional<Stall> Watch::stall_of(const ProcessSet& set, int member, const std::string& name) const {
   const std::vector<Stall> stalls = set.negotiator->stalls(with_.job.clock->now());
   const auto found = std::find_if(stalls.begin(), stalls.end(), [&](const Stall& stall) {
     return stall.name == name && std::find(stall.waiting.begin(), stall.waiting.end(), member) != stall.waiting.end();
   });
-  if (found == stalls.end()) return;
+  return found == stalls.end() ? std::nullopt : std::optional(*found);
+}
+
+// What has begun meanwhile goes on.
+void Watch::end_if_waiting(const ProcessSet& set, int member, const std::string& name, const std::string& text) const {
+  if (set.negotiator->is_ready(name)) end_without_room(set, name, text);
+  const std::optional<Stall> found = stall_of(set, member, name);
+  if (!found) return;
   Stall stall = *found;
   std::map<int, PositionReport> positions;
   for (int& member : stall.waiting) member = set.members[static_cast<size_t>(member)];

@@ -47,6 +47,7 @@ void Watch::check() {
   const TimePoint now = with_.job.clock->now();
   if (!inquirers_.empty()) answer_inquirers(std::chrono::steady_clock::now());
   if (inquiry_) conclude(std::chrono::steady_clock::now());
+  if (!impatient_.empty()) end_for_impatient();
   if (!given_up_.empty()) check_given_up(std::chrono::steady_clock::now());
   if (!watches() || now < next_check_) return;
   const Duration period = options_.stall_check_time.value_or(kLeastPatience) / 4;

@@ -86,6 +86,14 @@ class Watch {
     TimePoint until;
   };
 
+  // On the coordinator: a member that waits no longer, for an operation that was pending when it said so.
+  struct Impatient {
+    uint32_t set = 0;
+    int member = 0;
+    std::string name;
+    std::string text;
+  };
+
   static constexpr const char* kDeadlockHeadline =
       "Ranks wait for each other: each of these operations needs a rank that waits for another one of them. The ranks "
       "took different branches, left an operation out, or submit them in different orders.";
@@ -110,6 +118,9 @@ class Watch {
   void add_question(Questions& questions, const Wait& wait) const;
 
   // Ends the job for callers that wait no longer (give_up.cc).
+  void note_impatient(const ProcessSet& set, int member, const std::string& name, const std::string& text);
+  void end_for_impatient();
+  [[nodiscard]] std::optional<Stall> stall_of(const ProcessSet& set, int member, const std::string& name) const;
   void end_if_waiting(const ProcessSet& set, int member, const std::string& name, const std::string& text) const;
   [[noreturn]] void end_without_room(const ProcessSet& set, const std::string& name, const std::string& text) const;
   [[noreturn]] void end_without_turn(const ProcessSet* set, const Operation& operation, const std::string& text) const;
@@ -137,6 +148,7 @@ class Watch {
   std::optional<Inquiry> inquiry_;
   std::vector<Inquirer> inquirers_;  // that wait for this rank's position
   std::vector<GivenUp> given_up_;
+  std::vector<Impatient> impatient_;
 };
 
 }  // namespace hvd
