@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 pytestmark = needs_mpi
 
 _RANK = Path(__file__).parent / "mpi_faulty_rank.py"
-PROMPT_S = 5.0
+PROMPT_S = 15.0  # otherwise MPI waits for ever
 
 
 def run_rank(

@@ -64,14 +64,14 @@ def test_the_digits_example_trains_on_two_hosts(hosts: SshHosts) -> None:
     assert job.process.returncode == 0, job.stderr
     text = "\n".join(job.lines["stdout"])
     assert "on 4 rank(s)" in text, text
-    hosts.assert_nothing_runs(1.0)
+    hosts.assert_nothing_runs(GONE_S)
 
 
 def test_hosts_may_be_addresses_and_have_users(hosts: SshHosts) -> None:
     job = hosts.horovodrun("-np", "4", "-H", "10.77.0.1:2,root@10.77.0.2:2", *SUM, **PATIENT)
     assert job.process.returncode == 0, job.stderr
     assert sorted(job.lines["stdout"]) == [f"[{rank}]<stdout>:sum 10.0" for rank in range(4)]
-    hosts.assert_nothing_runs(1.0)
+    hosts.assert_nothing_runs(GONE_S)
 
 
 def test_the_ranks_know_their_place_and_get_the_variables_of_the_launcher(hosts: SshHosts) -> None:
@@ -193,9 +193,8 @@ def test_a_rank_that_fails_is_named_and_ends_the_job(hosts: SshHosts) -> None:
         os.kill(pids[3], signal.SIGKILL)
         began_s = time.monotonic()
         assert launcher.wait() == 128 + signal.SIGKILL
-        assert time.monotonic() - began_s < GONE_S
+        hosts.assert_nothing_runs(began_s + GONE_S - time.monotonic())
         assert "rank 3 on host1 was killed by SIGKILL" in launcher.stderr
-    hosts.assert_nothing_runs(0.5)
 
 
 def test_a_connection_that_is_lost_ends_the_ranks_on_both_sides(hosts: SshHosts) -> None:
@@ -235,8 +234,8 @@ def test_a_host_that_vanishes_ends_the_ranks_on_both_sides(
     with Cluster(2) as cluster, SshHosts(cluster, tmp_path) as hosts:  # noqa: SIM117
         with hosts.launched(*ALL, *command) as launcher:
             pids_of(launcher, 4)
-            began_s = time.monotonic()
             cluster.cut(1)
+            began_s = time.monotonic()
             assert launcher.wait() == 1
             assert "the agent of host1 is gone: the connection was lost" in launcher.stderr
             hosts.assert_nothing_runs(began_s + GONE_S - time.monotonic())

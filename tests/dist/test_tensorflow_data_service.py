@@ -18,7 +18,7 @@ pytest.importorskip("tensorflow")
 
 WORKER = "horovod.tensorflow.data.compute_worker"
 ACCEPTED = "--serve-without-authentication"
-END_S = 60.0
+END_S = 180.0
 TRAINING = """
     import os, sys
     import tensorflow as tf

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 # Written every 100 ms; the rest is for a busy machine.
-VISIBLE_S = 5.0
+VISIBLE_S = 20.0
 
 Events = list[dict[str, Any]]
 

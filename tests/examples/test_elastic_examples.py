@@ -6,6 +6,7 @@ import importlib.util
 import re
 import signal
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,11 +32,14 @@ needs_tensorflow = pytest.mark.skipif(
 
 
 def worker(launcher: Launcher, slot: int) -> psutil.Process:
-    """The process of a slot, while it lives."""
-    for process in launcher.descendants():
-        with suppress(psutil.Error):  # it has ended meanwhile
-            if process.environ().get("HOROVOD_WORKER_SLOT") == str(slot):
-                return process
+    """The process of a slot, once it runs."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline_s:
+        for process in launcher.descendants():
+            with suppress(psutil.Error):  # it has ended meanwhile
+                if process.environ().get("HOROVOD_WORKER_SLOT") == str(slot):
+                    return process
+        time.sleep(0.05)
     raise AssertionError(f"no worker has the slot {slot}")
 
 
@@ -54,8 +58,9 @@ def test_an_example_outlives_a_worker(folder: str, style: str) -> None:
     program = str(EXAMPLES / folder / "digits_elastic.py")
     words = ["-np", "2", "--min-np", "1", "-H", "localhost:2", sys.executable, program]
     with launched(*words, "--style", style, "--epochs", str(EPOCHS)) as launcher:
+        victim = worker(launcher, 1)  # before it trains, so that it can be killed at once
         launcher.wait_lines("stdout", r"epoch +1\b.* on 2 rank", timeout_s=PATIENCE_S)
-        worker(launcher, 1).send_signal(signal.SIGKILL)
+        victim.send_signal(signal.SIGKILL)
         assert launcher.wait(PATIENCE_S) == 0, launcher.stderr
     output = "\n".join(launcher.lines["stdout"])
     epochs = [(int(n), int(size)) for n, size in re.findall(r"epoch +(\d+)\b.* on (\d) ", output)]

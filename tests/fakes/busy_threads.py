@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from horovod._rank.group import Group
 
 Values = NDArray[np.float64]
-_PATIENCE_S = 30.0
+_PATIENCE_S = 60.0
 
 
 def run_threads(num_threads: int, body: Callable[[int], None]) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 
 
 class Died(Exception):

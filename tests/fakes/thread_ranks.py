@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from horovod._rank.group import Group
 
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 
 
 class ThreadRanks:

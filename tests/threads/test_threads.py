@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from horovod._rank.group import Group
 
 NUM_OPERATIONS = 600
-_PATIENCE_S = 20.0
+_PATIENCE_S = 60.0
 
 
 def allreduce(group: Group, name: str, count: int = 3, **options: Any) -> tuple[Handle, Any]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from horovod._native import Handle
     from horovod._rank.group import Group
 
-_PATIENCE_S = 20.0
+_PATIENCE_S = 60.0
 
 DTYPES = ["u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "?"]
 

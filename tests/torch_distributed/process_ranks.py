@@ -213,7 +213,7 @@ def lose_a_rank_in_backward(folder: str) -> None:
 
 def stall(folder: str) -> None:
     """Rank 1 is late by more than the timeout of the group."""
-    begin(folder, timeout=timedelta(seconds=2))
+    begin(folder, timeout=timedelta(seconds=5))
     total()
     try:
         if RANK == 1:
