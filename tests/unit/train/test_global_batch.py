@@ -37,6 +37,15 @@ def test_a_change_says_that_the_global_batch_stays() -> None:
     ]
 
 
+def test_a_newcomer_knows_the_ranks_before_it_from_others() -> None:
+    global_batch = GlobalBatch()
+    global_batch.expect(0)
+    global_batch.expect(2)
+    global_batch.expect(7)
+    line = global_batch.change(3, 4, constant=8)
+    assert line == "2 to 3 ranks: the global batch stays 8 samples: 3 ranks take 3, 3 and 2"
+
+
 @pytest.mark.parametrize(
     ("total", "ranks", "batch_size", "line"),
     [
@@ -117,10 +126,10 @@ def test_a_stream_is_divided_as_places_are(
         )
         assert [mine for _, mine in found] == [list(share.indices) for share in expected]
         for (share, _), other in zip(found, expected, strict=True):
-            assert (share.samples, share.number, share.before) == (
+            assert (share.samples, share.number, share.of_step) == (
                 other.samples,
                 other.number,
-                other.before,
+                other.of_step,
             )
 
 
@@ -128,13 +137,13 @@ def test_a_change_between_steps_divides_what_is_left() -> None:
     ledger = Ledger(20, shuffle=False, global_batch=6)
     ledger.consumed = next(ledger.shares(0, 2, 3)).consumed
     shares = [list(ledger.shares(rank, 1, 4)) for rank in range(1)]
-    found = [(list(share.indices), share.number, share.before) for share in shares[0]]
+    found = [(list(share.indices), share.number, share.of_step) for share in shares[0]]
     assert found == [
-        ([6, 7, 8], 0, 0),
-        ([9, 10, 11], 1, 3),
-        ([12, 13, 14], 0, 0),
-        ([15, 16, 17], 1, 3),
-        ([18, 19], 0, 0),
+        ([6, 7, 8], 0, 6),
+        ([9, 10, 11], 1, 6),
+        ([12, 13, 14], 0, 6),
+        ([15, 16, 17], 1, 6),
+        ([18, 19], 0, 2),
     ]
 
 

@@ -28,6 +28,13 @@ class GlobalBatch:
     def __init__(self) -> None:
         self._ranks: int | None = None
 
+    def expect(self, ranks: int) -> None:
+        """Note how many ranks the job had before this rank came; 0 if nobody knows.
+
+        Does nothing once this rank has seen a number itself.
+        """
+        self._ranks = self._ranks or ranks or None
+
     def change(self, ranks: int, batch_size: int, constant: int | None = None) -> str | None:
         """Say what a change does; None if there were as many ranks before.
 

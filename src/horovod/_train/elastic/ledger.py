@@ -36,7 +36,7 @@ class Share:
         is_last: whether it is the last step of the epoch.
         number: of the pass in the step, from 0.
         passes: how many passes the step has, the same on all ranks.
-        before: how many samples this rank has in the earlier passes of the step.
+        of_step: how many samples count on this rank in all passes of the step.
     """
 
     indices: Sequence[int]
@@ -47,7 +47,7 @@ class Share:
     is_last: bool
     number: int = 0
     passes: int = 1
-    before: int = 0
+    of_step: int = 0
 
     @property
     def ends_step(self) -> bool:
@@ -65,11 +65,10 @@ class Share:
         is_full = self.total % (size * passes) == 0
         if not self.samples:
             return [replace(self, indices=self.indices[:batch_size], is_full=is_full)]
-        shares, before = [], 0
+        shares = []
         for number, (indices, samples) in enumerate(split_for_passes(self.indices, passes)):
             part = replace(self, indices=indices, samples=samples, is_full=is_full)
-            shares.append(replace(part, number=number, passes=passes, before=before))
-            before += samples
+            shares.append(replace(part, number=number, passes=passes))
         return shares
 
 
@@ -205,7 +204,7 @@ class Ledger:
         total = after - first
         is_full = total == full
         is_last = ahead + 1 == self.steps(size, batch_size)
-        return Share(indices, samples, after, total, is_full, is_last)
+        return Share(indices, samples, after, total, is_full, is_last, of_step=samples)
 
     def shares(self, rank: int, size: int, batch_size: int) -> Iterator[Share]:
         """Yield a rank's share of each pass that is left if the size stays; counts nothing.

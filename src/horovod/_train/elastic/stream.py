@@ -59,6 +59,7 @@ def stream_shares(
             len(chunk),
             len(chunk) == full,
             is_last=not following,
+            of_step=len(places),
         )
         if global_batch is None:
             yield share, mine
