@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,7 @@ def weights_of(model: Model) -> list[float]:
     return [value for param in model.parameters() for value in param.flatten().tolist()]
 
 
+@functools.cache
 def alone(clip: float | None = None, epochs: int = EPOCHS, drop_last: bool = False) -> list[float]:
     """What one process computes with the whole batch of each step."""
     model, optimizer = new_model()
@@ -80,9 +82,6 @@ def alone(clip: float | None = None, epochs: int = EPOCHS, drop_last: bool = Fal
 def mean_of_samples(model: Model, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     losses = [loss_of(model, x[i : i + 1], y[i : i + 1]) for i in range(len(x))]
     return torch.stack(losses).mean()
-
-
-Body = "Callable[[Model, torch.optim.Optimizer, torch.Tensor], None]"
 
 
 def optimizer_clears(model: Model, optimizer: Any, loss: Callable[[], torch.Tensor]) -> None:
@@ -193,12 +192,6 @@ def test_a_step_is_the_mean_over_its_samples(size: int, body: Callable[..., None
 def test_batches_of_any_size_make_the_same_steps(size: int, batch_size: int) -> None:
     for weights, _ in run_ranks(size, lambda: train(nothing, batch_size=batch_size)):
         assert weights == pytest.approx(alone(), rel=1e-9)
-
-
-def rank_dies_and_another_comes(epoch: int, number: int) -> None:
-    generation = hvd.elastic.generation()
-    if generation == 0 and (epoch, number) == (0, 4) and hvd.rank() == 3:
-        raise Died
 
 
 @pytest.mark.parametrize("body", [optimizer_clears, clears_at_the_end, clips])
@@ -322,10 +315,9 @@ def test_what_cannot_be_honored_is_refused(alone_: None) -> None:
     for wrong in (0, 2.5):
         with pytest.raises(UsageError, match="global_batch="):
             next(hvd.elastic.Training().batches(range(8), 2, global_batch=wrong))  # type: ignore[arg-type]
+    _, optimizer = new_model()
+    training = hvd.elastic.Training(optimizer=hvd.DistributedOptimizer(optimizer))
     with pytest.raises(UsageError, match="batch_size=None"):
-        model, optimizer = new_model()
-        optimizer = hvd.DistributedOptimizer(optimizer)
-        training = hvd.elastic.Training(optimizer=optimizer)
         next(training.batches(range(8), global_batch=4))
 
 
@@ -398,3 +390,102 @@ def test_ranks_of_different_global_batches_are_told() -> None:
         for worker in workers:
             with pytest.raises(UsageError, match="global_batch on all ranks"):
                 worker.result(PATIENCE_S)
+
+
+def train_with_sampler(
+    happens: Callable[[int, int], None], num_workers: int = 0
+) -> tuple[list[float], list[tuple[int, int]]]:
+    """The same as :func:`train`, with a function, a state and a sampler."""
+    model, optimizer = new_model()
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    data = torch.utils.data.TensorDataset(INPUTS, TARGETS)
+    sampler = hvd.elastic.ElasticBatchSampler(
+        data, BATCH_SIZE, global_batch=GLOBAL_BATCH, optimizer=optimizer
+    )
+    loader = DataLoader(data, batch_sampler=sampler, num_workers=num_workers)
+
+    @hvd.elastic.run
+    def loop(state: Any) -> list[tuple[int, int]]:
+        while state.epoch < EPOCHS:
+            assert len(loader) == len(list(sampler))
+            of_step = 0
+            for number, (x, y) in enumerate(loader):
+                happens(state.epoch, number)
+                optimizer_clears(model, optimizer, lambda x=x, y=y: mean_of_samples(model, x, y))
+                of_step += len(x)
+                if sampler.ends_step:
+                    scheduler.step()
+                    state.steps.append((hvd.size(), of_step))
+                    of_step = 0
+                sampler.record_batch()
+                if number % 3 == 1:  # also in the middle of a step
+                    state.commit()
+            state.epoch += 1
+            sampler.set_epoch(state.epoch)
+            state.commit()
+        return state.steps
+
+    state = hvd.elastic.TorchState(
+        model, optimizer, sampler=sampler, scheduler=scheduler, epoch=0, steps=[]
+    )
+    steps = loop(state)
+    return weights_of(model), steps
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_sampler_lets_the_optimizer_accumulate(num_workers: int) -> None:
+    if num_workers:
+        hvd.init()
+        weights, steps = train_with_sampler(nothing, num_workers)
+        hvd.shutdown()
+        assert weights == pytest.approx(alone(), rel=1e-9)
+        assert steps == [(1, n) for n in [GLOBAL_BATCH] * 6 + [LENGTH % GLOBAL_BATCH]] * EPOCHS
+        return
+    for weights, _ in run_ranks(3, lambda: train_with_sampler(nothing)):
+        assert weights == pytest.approx(alone(), rel=1e-9)
+
+
+def test_a_step_of_a_sampler_that_is_interrupted_is_taken_again() -> None:
+    def happens(epoch: int, number: int) -> None:
+        generation = hvd.elastic.generation()
+        if generation == 0 and (epoch, number) == (0, 5) and hvd.rank() == 0:
+            raise Died
+        if generation == 1 and (epoch, number) == (1, 4):
+            fleet.await_generation(2)
+
+    with elastic_threads() as fleet:
+        workers = fleet.start(lambda: train_with_sampler(happens), 3)
+        fleet.begin([0, 1, 2])
+        with pytest.raises(Died):
+            workers[0].result(PATIENCE_S)
+        fleet.begin([1, 2])
+        fleet.await_waiting(2)
+        workers += fleet.start(lambda: train_with_sampler(happens))
+        fleet.begin([1, 2, 3])
+        results = [worker.result(PATIENCE_S) for worker in workers[1:]]
+    for weights, steps in results:
+        assert weights == pytest.approx(alone(), rel=1e-9)
+        assert next(size for size, _ in steps) == 3
+        assert {size for size, _ in steps} == {2, 3}
+
+
+def test_a_sampler_needs_an_optimizer_that_accumulates(alone_: None) -> None:
+    make = hvd.elastic.ElasticBatchSampler
+    _, plain = new_model()
+    for optimizer in (None, plain):
+        with pytest.raises(UsageError, match="give optimizer="):
+            make(range(8), 2, global_batch=4, optimizer=optimizer)
+    with pytest.raises(UsageError, match="without global_batch"):
+        make(range(8), 2, optimizer=plain)
+    with pytest.raises(UsageError, match="global_batch=0"):
+        make(range(8), 2, global_batch=0, optimizer=plain)
+    optimizer = hvd.DistributedOptimizer(plain, op=hvd.Sum)
+    with pytest.raises(UsageError, match="op=Average"):
+        make(range(8), 2, global_batch=4, optimizer=optimizer)
+    _, plain = new_model()
+    sampler = make(range(8), 2, global_batch=4, optimizer=hvd.DistributedOptimizer(plain))
+    with pytest.raises(UsageError, match="before a loop"):
+        sampler.record_batch()
+    with pytest.raises(UsageError, match="StatefulDataLoader"):
+        iter(sampler).state_dict()  # type: ignore[attr-defined]

@@ -124,6 +124,7 @@ def test_a_stream_is_divided_as_places_are(
                 global_batch=global_batch,
             )
         )
+        assert len(found) == ledger.batches(size, batch_size)
         assert [mine for _, mine in found] == [list(share.indices) for share in expected]
         for (share, _), other in zip(found, expected, strict=True):
             assert (share.samples, share.number, share.of_step) == (

@@ -179,6 +179,18 @@ class Ledger:
             return self.left // self.step_samples(size, batch_size)
         return -(-self.left // self.step_samples(size, batch_size))
 
+    def batches(self, size: int, batch_size: int) -> int:
+        """Return the number of passes left, the same on all ranks."""
+        steps = self.steps(size, batch_size)
+        if not steps or self.global_batch is None:
+            return steps
+        last = self.left - (steps - 1) * self.global_batch
+        each, of_last = (
+            passes_of(total, size, batch_size)
+            for total in (self.global_batch, min(last, self.global_batch))
+        )
+        return (steps - 1) * each + of_last
+
     def share(self, rank: int, size: int, batch_size: int, ahead: int = 0) -> Share:
         """Return a rank's share of a step, with all its passes.
 

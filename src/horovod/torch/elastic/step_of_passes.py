@@ -47,6 +47,8 @@ class StepOfPasses:
         self._asks = asks
         self._share: Share | None = None
         self._is_set_aside = False
+        # Whether the last step came to its end.
+        self._is_over = True
         # The parts of the mean over this rank's samples from the passes of this step that ended.
         self._aside: dict[torch.Tensor, torch.Tensor] = {}
         for name in ("step", "synchronize"):
@@ -69,6 +71,10 @@ class StepOfPasses:
             self._aside.clear()  # of a step that was not finished
         if share is None:
             return
+        if share.number == 0 and not self._is_over:
+            for param in self._reducer.names:
+                param.grad = None
+        self._is_over = False
         if not self._optimizer.has_weight:
             ReducingOptimizer.set_weight(self._optimizer, self._weight)
         if share.passes > 1:
@@ -78,7 +84,9 @@ class StepOfPasses:
 
     def end(self) -> None:
         """End a pass: sets aside what is in ``p.grad``, if it ends no step."""
-        if not self._ends_step:
+        if self._ends_step:
+            self._is_over = True
+        else:
             self._set_aside()
 
     @property

@@ -174,8 +174,9 @@ class Training(ElasticLoop):
         return self._asked
 
     def _end_pass(self, loop: str, share: Share) -> bool:
-        for step in self._steps:
-            step.end()
+        if self._loss is None:
+            for step in self._steps:
+                step.end()
         return super()._end_pass(loop, share)
 
     def _end_passes(self) -> None:
