@@ -441,16 +441,13 @@ class ElasticLoop(ABC):
             self._state.save()
             self._committed_at_s = time.monotonic()
 
+    @abstractmethod
     def _check_accumulates(self, dataset: Any) -> None:
-        """Makes sure that the optimizers can take a step for several batches of a data set.
+        """Lets the optimizers take a step for several batches of a data set.
 
         Raises:
             UsageError: they cannot.
         """
-        raise UsageError(
-            f"global_batch with {type(self).__module__}.{type(self).__name__}: its steps have one "
-            "batch each, so the batch depends on the number of ranks; leave global_batch out"
-        )
 
     @abstractmethod
     def _length_of(self, dataset: Any) -> int:

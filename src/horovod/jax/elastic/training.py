@@ -81,6 +81,12 @@ class Training(ElasticLoop):
                 self._lose(error)
         return super()._after_step(loop, share)
 
+    def _check_accumulates(self, dataset: Any) -> None:
+        raise UsageError(
+            "global_batch with JAX: a step of your own takes the gradients of one batch, and "
+            "nothing adds them up over several; leave global_batch out"
+        )
+
     def _length_of(self, dataset: Any) -> int:
         columns = _columns_of(dataset)
         return len(dataset) if columns is None else len(columns[0])

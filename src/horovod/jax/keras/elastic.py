@@ -120,6 +120,12 @@ class Training(Keras3Training):
     def _joining(self) -> dict[str, Any]:
         return {"translating": in_our_words, "reset": rejoin}
 
+    def _accumulate(self, optimizer: Any) -> None:
+        raise UsageError(
+            "global_batch with Keras on JAX: a compiled step applies the gradients of each batch; "
+            "leave global_batch out, or use Keras on TensorFlow or PyTorch"
+        )
+
     def _before_step(self, share: Share) -> None:
         full = share.samples * context.size() / share.total
         self._weight = 1.0 if share.is_full else full
