@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,7 @@ def loss_of(model: Model, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def weights_of(model: Model) -> list[float]:
-    return [value for param in model.parameters() for value in param.flatten().tolist()]
+    return parameters_of(model)
 
 
 @functools.cache
@@ -244,6 +245,74 @@ def test_newcomers_take_their_share(caplog: pytest.LogCaptureFixture) -> None:
     assert lines == [
         "2 to 3 ranks: the global batch stays 9 samples: 3 ranks take 3 each, in 2 passes"
     ]
+
+
+def test_a_loop_that_evaluates_does_not_speak_of_the_global_batch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def work() -> None:
+        model, optimizer = new_model()
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+        training = hvd.elastic.Training(model=model, optimizer=optimizer)
+        for epoch in training.epochs(2):
+            for x, y in training.batches((INPUTS, TARGETS), 3, global_batch=GLOBAL_BATCH):
+                optimizer.zero_grad()
+                loss_of(model, x, y).backward()
+                optimizer.step()
+            for number, _ in enumerate(training.batches((INPUTS,), 4)):
+                if (epoch, number, hvd.size(), hvd.rank()) == (0, 2, 3, 0):
+                    raise Died
+                with training.guard():
+                    hvd.allreduce(torch.ones(1), name="of the body")
+
+    caplog.set_level(logging.WARNING, "horovod")
+    with elastic_threads() as fleet:
+        workers = fleet.start(work, 3)
+        fleet.begin([0, 1, 2])
+        with pytest.raises(Died):
+            workers[0].result(PATIENCE_S)
+        fleet.begin([1, 2])
+        for worker in workers[1:]:
+            worker.result(PATIENCE_S)
+    lines = [record.getMessage() for record in caplog.records if "global batch" in record.message]
+    assert lines == [
+        "3 to 2 ranks: the global batch stays 9 samples: 2 ranks take 5 and 4, in 2 passes"
+    ]
+
+
+def test_two_optimizers_take_turns_in_each_pass() -> None:
+    """As a network and its critic do, whose backward passes reach the parameters of both."""
+
+    def work() -> list[float]:
+        with SEEDED:
+            torch.manual_seed(7)
+            first, second = (torch.nn.Linear(3, 1, dtype=F64) for _ in range(2))
+        before = parameters_of(first, second)
+        optimizers = [
+            hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), named)
+            for model, named in (
+                (first, first.named_parameters("first")),
+                (second, second.named_parameters("second")),
+            )
+        ]
+        training = hvd.elastic.Training(optimizer=optimizers[0], other=optimizers[1])
+        for x, y in training.batches((INPUTS, TARGETS), 2, global_batch=GLOBAL_BATCH):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+                difference = (first(x) - second(x) ** 2 + y).mean()
+                difference.square().backward()
+                optimizer.step()
+        after = parameters_of(first, second)
+        assert all(a != b for a, b in zip(before, after, strict=True))
+        return after
+
+    results = run_ranks(3, work)
+    assert results[0] == results[1] == results[2]
+    assert all(map(math.isfinite, results[0]))
+
+
+def parameters_of(*models: torch.nn.Module) -> list[float]:
+    return [value for model in models for p in model.parameters() for value in p.view(-1).tolist()]
 
 
 def test_a_data_loader_keeps_its_settings() -> None:

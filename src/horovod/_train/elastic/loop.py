@@ -99,6 +99,8 @@ class ElasticLoop(ABC):
         self._global_batch = GlobalBatch()
         # Of the loop that the program is in; None if a step has batch_size samples of each rank.
         self._step_samples: int | None = None
+        # Whether a loop before had one.
+        self._keeps_global_batch = False
         # What was lost in the step that is being taken, if something was.
         self._loss: HorovodInternalError | None = None
 
@@ -355,6 +357,9 @@ class ElasticLoop(ABC):
 
     def _report_global_batch(self, batch_size: int) -> None:
         size = context.size()
+        if self._step_samples is None and self._keeps_global_batch:
+            return  # a loop that evaluates: the next one that trains says it
+        self._keeps_global_batch = self._step_samples is not None
         # A newcomer may be rank 0, and has the number of ranks before from the others.
         self._global_batch.expect(self._position.ranks)
         self._position.ranks = size
