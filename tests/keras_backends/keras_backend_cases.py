@@ -188,9 +188,6 @@ def wrong_arguments(folder: Path) -> None:
         training.dataset((np.ones((3, 3)), np.ones((3, 2))))
     training.dataset((np.ones((3, 3)), np.ones((3, 2))), batch_size=2)
     rows: Any = np.ones((3, 3)), np.ones((3, 2))
-    if keras.backend.backend() == "jax":
-        with pytest.raises(UsageError, match="global_batch with Keras on JAX"):
-            training.dataset(rows, batch_size=2, global_batch=2)
     with pytest.raises(UsageError, match="global_batch=0"):
         training.dataset(rows, batch_size=2, global_batch=0)
     summing = hvd.elastic.Training(compiled_model(op=hvd.Sum))

@@ -154,13 +154,15 @@ def test_fit_itself_goes_on_when_a_rank_dies(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["begin", "end"])
+@pytest.mark.parametrize(
+    ("backend", "place"), [("torch", "end"), ("torch", "begin"), ("jax", "begin")]
+)
 def test_fit_keeps_the_global_batch_when_a_rank_dies(
-    place: str, tmp_path: Path, run_python: Callable[..., Any]
+    backend: str, place: str, tmp_path: Path, run_python: Callable[..., Any]
 ) -> None:
     job = run_python(
         FOLDER / "keras_training_rank.py", tmp_path / "died", place, 9,
-        launcher=ELASTIC, KERAS_BACKEND="torch",
+        launcher=ELASTIC, KERAS_BACKEND=backend,
     )  # fmt: skip
     assert job.returncode == 0, job.stdout + job.stderr
     done = [line for rank in range(3) for line in said_by(job, rank)]

@@ -104,8 +104,7 @@ class Keras3Training(ElasticFit):
             shuffle: whether each epoch has an order of its own.
             seed: of the orders, the same on all ranks.
             global_batch: how many samples all ranks together have in a step of the optimizer, as
-                ``batches`` takes it; not on JAX. Keras counts the batches, of which a step may need
-                more.
+                ``batches`` takes it. Keras counts the batches, of which a step may need more.
 
         Returns:
             A generator for ``fit`` alone, which shows Keras what a batch is like. The step takes
@@ -163,11 +162,7 @@ class Keras3Training(ElasticFit):
 
     @abstractmethod
     def _accumulate(self, optimizer: Any) -> None:
-        """Let the optimizer take a step for several passes.
-
-        Raises:
-            UsageError: it cannot on this backend.
-        """
+        """Let the optimizer take a step for several passes."""
 
     def _length_of(self, dataset: Any) -> int:
         return len(self._samples_of(dataset))
