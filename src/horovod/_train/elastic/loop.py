@@ -106,7 +106,7 @@ class ElasticLoop(ABC):
 
     @property
     def ends_step(self) -> bool:
-        """See above."""
+        """Whether the optimizer takes its step with this batch."""
         return self._ends_step
 
     def epochs(self, number: int) -> Iterator[int]:
@@ -334,7 +334,8 @@ class ElasticLoop(ABC):
                 self._leave(loop)
             raise
         finally:
-            self._end_passes()
+            if self._running is running:
+                self._end_passes()
 
     def _begin_pass(self, share: Share) -> None:
         self.samples = share.samples
