@@ -153,13 +153,14 @@ class StepAggregation(TracedAggregation):
 
     Attributes:
         control: the part of this pass in the mean, whether it begins a step, and whether it ends
-            one; float32, of shape (3,).
+            one; float32, or float64 where JAX computes in it, of shape (3,).
     """
 
     def __init__(self, reducer: JaxReducer) -> None:
         super().__init__(1, False, reducer)
+        dtype = "float64" if jax.config.jax_enable_x64 else "float32"
         self.control = keras.Variable(
-            np.array(control_of(None)), dtype="float32", trainable=False, name="pass_of_step"
+            np.array(control_of(None)), dtype=dtype, trainable=False, name="pass_of_step"
         )
 
     @property
