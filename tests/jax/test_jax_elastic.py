@@ -39,3 +39,15 @@ def test_each_sample_counts_once_in_loops_that_go_on(
     assert job.returncode == 0, job.stdout + job.stderr
     done = [line for rank in range(3) for line in said_by(job, rank)]
     assert done == ["done: each sample [3] times on 2 ranks"] * 2, job.stdout + job.stderr
+
+
+def test_the_global_batch_stays_in_loops_that_go_on(
+    run_python: Callable[..., Any], tmp_path: Path
+) -> None:
+    rank = FOLDER / "jax_elastic_loops_rank.py"
+    job = run_python(rank, tmp_path / "died", 10, launcher=LAUNCHER)
+    assert job.returncode == 0, job.stdout + job.stderr
+    done = [line for rank in range(3) for line in said_by(job, rank) if "done" in line]
+    assert done == ["done: 15 steps on 2 ranks"] * 2, job.stdout + job.stderr
+    line = "3 to 2 ranks: the global batch stays 10 samples: 2 ranks take 5 each, in 2 passes"
+    assert line in job.stdout + job.stderr

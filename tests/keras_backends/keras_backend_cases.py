@@ -187,6 +187,12 @@ def wrong_arguments(folder: Path) -> None:
     with pytest.raises(UsageError, match="batch_size=None of tuple"):
         training.dataset((np.ones((3, 3)), np.ones((3, 2))))
     training.dataset((np.ones((3, 3)), np.ones((3, 2))), batch_size=2)
+    rows: Any = np.ones((3, 3)), np.ones((3, 2))
+    with pytest.raises(UsageError, match="global_batch=0"):
+        training.dataset(rows, batch_size=2, global_batch=0)
+    summing = hvd.elastic.Training(compiled_model(op=hvd.Sum))
+    with pytest.raises(UsageError, match="global_batch needs op=Average"):
+        summing.dataset(rows, batch_size=2, global_batch=2)
     with pytest.raises(UsageError, match=r"training\.dataset"):
         fit(training._state.model, training)  # of other data, which would be trained in silence
     with pytest.raises(UsageError, match="batches of generator"):

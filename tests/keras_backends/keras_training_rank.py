@@ -1,8 +1,9 @@
 """Rank 1 dies in the middle of ``fit`` with ``hvd.elastic.Training``; each sample counts once.
 
-Usage: keras_training_rank.py FILE PLACE. The file exists when the rank has died, in its callback at
-the ``begin`` or the ``end`` of a batch. Each row has a weight of its own, whose gradient is one
-over the rows of the step: so the weights say how often, and in which steps, a row was trained on.
+Usage: keras_training_rank.py FILE PLACE [GLOBAL_BATCH]. The file exists when the rank has died, in
+its callback at the ``begin`` or the ``end`` of a batch. Each row has a weight of its own, whose
+gradient is one over the rows of the step: so the weights say how often, and in which steps, a row
+was trained on.
 """
 
 from __future__ import annotations
@@ -71,6 +72,10 @@ def expected() -> np.ndarray:
 
 if __name__ == "__main__":
     died, place = Path(sys.argv[1]), sys.argv[2]
+    global_batch = int(sys.argv[3]) if len(sys.argv) > 3 else None
+    if global_batch is not None:
+        full, rest = divmod(ROWS, global_batch)
+        STEPS = ([*[global_batch] * full, rest],) * 3
     hvd.init()
     model = make_model()
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
@@ -79,7 +84,7 @@ if __name__ == "__main__":
     seen = Seen()
     data = (np.eye(ROWS, dtype=np.float32), np.zeros((ROWS, 1), np.float32))
     model.fit(
-        training.dataset(data, batch_size=4, seed=SEED),
+        training.dataset(data, batch_size=4, seed=SEED, global_batch=global_batch),
         initial_epoch=training.epoch, epochs=len(STEPS), shuffle=False, verbose=0,
         callbacks=[hvd.callbacks.MetricAverageCallback(), Death(), seen, training],
     )  # fmt: skip

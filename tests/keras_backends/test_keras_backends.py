@@ -154,6 +154,25 @@ def test_fit_itself_goes_on_when_a_rank_dies(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("backend", "place"), [("torch", "end"), ("torch", "begin"), ("jax", "begin")]
+)
+def test_fit_keeps_the_global_batch_when_a_rank_dies(
+    backend: str, place: str, tmp_path: Path, run_python: Callable[..., Any]
+) -> None:
+    job = run_python(
+        FOLDER / "keras_training_rank.py", tmp_path / "died", place, 9,
+        launcher=ELASTIC, KERAS_BACKEND=backend,
+    )  # fmt: skip
+    assert job.returncode == 0, job.stdout + job.stderr
+    done = [line for rank in range(3) for line in said_by(job, rank)]
+    assert done == ["done: 9 steps on 2 ranks"] * 2, job.stdout + job.stderr
+    assert "3 to 2 ranks: the global batch stays 9 samples: 2 ranks take 5 and 4, in 2 passes" in (
+        job.stdout + job.stderr
+    )
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_what_is_rounded_off_comes_with_the_next_step(
     backend: str, run_python: Callable[..., Any]

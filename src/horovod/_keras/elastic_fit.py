@@ -127,6 +127,7 @@ class ElasticFit(ElasticLoop, TrainingCallback):
             )
         assert self._data is not None
         self._epoch = epoch
+        self._step_samples = self._data.ledger.global_batch
         self._data.ledger.begin(epoch)
         self._enter(_LOOP, self._data.ledger)
         self._expect_agreement(self._data.batch_size)
@@ -135,9 +136,7 @@ class ElasticFit(ElasticLoop, TrainingCallback):
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         """Prepares the step."""
         assert self._data is not None
-        share = self._data.next_share()
-        self.samples = share.samples
-        self._before_step(share)
+        self._begin_pass(self._data.next_share())
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Counts the batch, and takes in changes of the job; collective.
@@ -152,7 +151,8 @@ class ElasticFit(ElasticLoop, TrainingCallback):
         assert self._end is not None
         if self._loss is None:
             data.check_nothing_is_ahead()
-        if self._loss is None and data.share.is_last:
+        if self._loss is None and data.share.is_last and data.share.ends_step:
+            self._end_passes()
             # A change waits for the end of the epoch, which newcomers have no part in.
             self._position.advance(_LOOP, data.share.consumed)
             self._position.end(_LOOP)
@@ -160,7 +160,7 @@ class ElasticFit(ElasticLoop, TrainingCallback):
             self._took_last_step = True
         else:
             with self.ending_fit_on_errors():
-                goes_on = self._after_step(_LOOP, data.share)
+                goes_on = self._end_pass(_LOOP, data.share)
             if not goes_on:
                 self._plan()
         if self._position.epoch != self._epoch or self._position.is_over(_LOOP):
@@ -179,6 +179,7 @@ class ElasticFit(ElasticLoop, TrainingCallback):
 
     def on_train_end(self, logs: Logs | None = None) -> None:
         """Makes sure that all ranks have ended."""
+        self._end_passes()
         self._cross_boundary()
         self._while_fitting.close()
 
@@ -236,6 +237,7 @@ class ElasticFit(ElasticLoop, TrainingCallback):
         assert data is not None
         if self._position.epoch != self._epoch or self._position.is_over(_LOOP):
             return
+        self._report_global_batch(data.batch_size)
         data.ledger.consumed = self._position.consumed(_LOOP)
         rank, size = context.rank(), context.size()
         shares = data.ledger.shares(rank, size, data.batch_size)

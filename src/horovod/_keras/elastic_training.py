@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from horovod._keras.accumulating import check_accumulates
 from horovod._keras.elastic_fit import ElasticFit, FitData
 from horovod._keras.reducer import Keras3Reducer
 from horovod._keras.samples import Samples
@@ -85,16 +86,25 @@ class Keras3Training(ElasticFit):
         super().__init__(state, commit_every_s, **self._joining())
 
     def dataset(
-        self, dataset: object, batch_size: int | None = None, *, shuffle: bool = True, seed: int = 0
+        self,
+        dataset: object,
+        batch_size: int | None = None,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        global_batch: int | None = None,
     ) -> Iterator[Any]:
         """Return the data to fit: this rank's batches, which follow the changes of the job.
 
         Args:
             dataset: the same on all ranks: inputs and targets, as a tuple of arrays of one length,
                 a sequence of such samples, or a ``PyDataset``, each batch of which is a sample.
-            batch_size: samples per rank; left out for a ``PyDataset``.
+            batch_size: samples per rank; left out for a ``PyDataset``. With ``global_batch``, the
+                most samples in a batch.
             shuffle: whether each epoch has an order of its own.
             seed: of the orders, the same on all ranks.
+            global_batch: how many samples all ranks together have in a step of the optimizer, as
+                ``batches`` takes it. Keras counts the batches, of which a step may need more.
 
         Returns:
             A generator for ``fit`` alone, which shows Keras what a batch is like. The step takes
@@ -103,9 +113,10 @@ class Keras3Training(ElasticFit):
         Raises:
             UsageError: an argument is wrong, or there are no samples.
         """
+        self._use_global_batch(dataset, global_batch)
         size = self._batch_size_of(dataset, batch_size)
         samples = self._samples_of(dataset)
-        ledger = Ledger(len(samples), shuffle=shuffle, seed=seed)
+        ledger = Ledger(len(samples), shuffle=shuffle, seed=seed, global_batch=global_batch)
         if not ledger.length:
             raise UsageError("dataset() without samples: model.fit trains on some in each epoch")
         self._data = FitData(dataset, ledger, size)
@@ -138,6 +149,20 @@ class Keras3Training(ElasticFit):
     @abstractmethod
     def _joining(self) -> dict[str, Any]:
         """Return how errors are translated, and how a job is joined again, for the loop."""
+
+    def _check_accumulates(self, dataset: Any) -> None:
+        optimizer: Any = self._state.optimizer  # type: ignore[attr-defined]
+        if self._samples_of(dataset).makes_batches:
+            raise UsageError(
+                f"global_batch of {type(dataset).__name__}, which makes batches of its own: a "
+                "global batch counts samples; leave global_batch out"
+            )
+        check_accumulates(optimizer)
+        self._accumulate(optimizer)
+
+    @abstractmethod
+    def _accumulate(self, optimizer: Any) -> None:
+        """Let the optimizer take a step for several passes."""
 
     def _length_of(self, dataset: Any) -> int:
         return len(self._samples_of(dataset))

@@ -127,7 +127,7 @@ class LocalGradientAggregationHelperEager:
         for total, gradient in zip(sums, gradients, strict=True):
             total.assign_add(tf.cast(gradient, total.dtype))
         is_last = tf.equal(self.counter.assign_add(1), self.backward_passes_per_step)
-        reached = _choose(
+        reached = choose(
             is_last, lambda: self._reduce(sums, variables), lambda: [s.read_value() for s in sums]
         )
         result: list[Any] = [None] * len(grads)
@@ -167,7 +167,7 @@ class LocalGradientAggregationHelperEager:
             return tf.constant(False)
 
         # The counter went back to zero when the sums were reduced.
-        return _choose(tf.equal(self.counter, 0), step, skip)
+        return choose(tf.equal(self.counter, 0), step, skip)
 
     def _reduce(self, sums: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         reduced = list(self._allreduce([s.read_value() for s in sums], variables))
@@ -195,7 +195,8 @@ class LocalGradientAggregationHelperEager:
         return as_dense(gradient, tuple(variable.shape))
 
 
-def _choose(condition: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+def choose(condition: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+    """Return what one of two functions returns, in eager mode and in graphs."""
     if tf.executing_eagerly():
         return then() if bool(condition) else otherwise()
     return tf.cond(condition, then, otherwise)

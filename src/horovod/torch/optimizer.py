@@ -97,6 +97,7 @@ class ReducingOptimizer(torch.optim.Optimizer):
             not self._reducer.reduced
             and sys._getframe(1).f_globals.get("__name__") in SCALER_MODULES
         ):
+            self._before_unscaling()
             self._reducer.reduce(parameters_of(groups))
         return groups
 
@@ -250,6 +251,9 @@ class ReducingOptimizer(torch.optim.Optimizer):
         """Copies and pickles are plain optimizers, which load without Horovod; they say so."""
         warn_of_plain_copy(self.process_set, stacklevel=3)
         return object.__new__, (type(self._wrapped),), self.__getstate__()
+
+    def _before_unscaling(self) -> None:
+        """Called before a GradScaler gets gradients that have not arrived yet."""
 
     def _plain_step(self, closure: Callable[[], Any] | None) -> Any:
         result = self._local_step(closure)

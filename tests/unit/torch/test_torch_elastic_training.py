@@ -194,7 +194,8 @@ def test_a_short_batch_does_not_drop_the_passes_before_it() -> None:
     assert results[0] == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_weights_are_those_of_one_process() -> None:
+@pytest.mark.parametrize("clears_first", [True, False])
+def test_the_weights_are_those_of_one_process(clears_first: bool) -> None:
     """The gradient of a step is the mean over its samples, however many a rank has of them."""
 
     def train() -> tuple[list[float], list[int]]:
@@ -206,9 +207,12 @@ def test_the_weights_are_those_of_one_process() -> None:
             for step, (x, y) in enumerate(training.batches((INPUTS, TARGETS), BATCH_SIZE)):
                 if is_first_generation() and (epoch, step, hvd.rank()) == (1, 3, 1):
                     raise Died
-                optimizer.zero_grad()
+                if clears_first:
+                    optimizer.zero_grad()
                 torch.nn.functional.mse_loss(model(x), y).backward()
                 optimizer.step()
+                if not clears_first:
+                    optimizer.zero_grad()
                 values.sizes.append(hvd.size())
         return [*model.weight.flatten().tolist(), *model.bias.tolist()], values.sizes
 

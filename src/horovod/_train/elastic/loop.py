@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from horovod._rank import context
 from horovod._train.elastic.changes import RanksDifferError, agree_at_boundary
-from horovod._train.elastic.global_batch import GlobalBatch
+from horovod._train.elastic.global_batch import GlobalBatch, check_global_batch
 from horovod._train.elastic.leaving import leave_politely
 from horovod._train.elastic.ledger import Ledger
 from horovod._train.elastic.position import Position, Values
@@ -51,6 +51,8 @@ class ElasticLoop(ABC):
         values: what :meth:`track` was told.
         samples: how many of the last batch count on this rank: all, or 0 if it has only samples of
             other ranks.
+        ends_step: whether the optimizer takes its step with this batch. It does with each batch,
+            except where ``batches(global_batch=...)`` takes several of them for a step.
 
     Raises:
         UsageError: the time is negative.
@@ -67,6 +69,7 @@ class ElasticLoop(ABC):
             raise UsageError(f"commit_every_s={commit_every_s} is negative")
         self.values = Values()
         self.samples = 0
+        self._ends_step = True
         self._state = state
         self._commit_every_s = commit_every_s
         self._committed_at_s = time.monotonic()
@@ -94,8 +97,17 @@ class ElasticLoop(ABC):
         # The loop that the program is in, or was in last.
         self._running: object = None
         self._global_batch = GlobalBatch()
+        # Of the loop that the program is in; None if a step has batch_size samples of each rank.
+        self._step_samples: int | None = None
+        # Whether a loop before had one.
+        self._keeps_global_batch = False
         # What was lost in the step that is being taken, if something was.
         self._loss: HorovodInternalError | None = None
+
+    @property
+    def ends_step(self) -> bool:
+        """Whether the optimizer takes its step with this batch."""
+        return self._ends_step
 
     def epochs(self, number: int) -> Iterator[int]:
         """The epochs that are left: 0 to ``number`` - 1 in a job that is new.
@@ -136,6 +148,7 @@ class ElasticLoop(ABC):
         shuffle: bool | None = None,
         seed: int = 0,
         name: str | None = None,
+        global_batch: int | None = None,
     ) -> Iterator[Any]:
         """This rank's batches of what is left of the epoch.
 
@@ -145,11 +158,16 @@ class ElasticLoop(ABC):
 
         Args:
             dataset: the same on all ranks.
-            batch_size: samples per rank.
+            batch_size: samples per rank; with ``global_batch``, the most samples in a batch.
             shuffle: whether each epoch has an order of its own; True by default, except for data
                 that comes in an order that it has itself.
             seed: of the orders, the same on all ranks.
             name: of this loop in the epoch, the same on all ranks; None counts them.
+            global_batch: how many samples all ranks together have in a step of the optimizer,
+                whatever their number. Each rank takes its share of them in as many batches as it
+                needs, all ranks in equally many; with the last of them, where :attr:`ends_step` is
+                true, the optimizer takes a step by the mean over all these samples. The last step
+                of an epoch has the samples that are left. None for ``batch_size`` of each rank.
 
         Raises:
             UsageError: an argument is wrong, another loop of the epoch has the name, or ranks have
@@ -158,6 +176,7 @@ class ElasticLoop(ABC):
         """
         if isinstance(dataset, Shard):
             raise UsageError("batches() of a shard: give the data set itself, which is divided")
+        self._use_global_batch(dataset, global_batch)
         self._begin()
         self._heal()
         loop = self._name_of_loop(name)
@@ -180,6 +199,7 @@ class ElasticLoop(ABC):
             seed=seed,
             indices=indices,
             drop_last=drop_last,
+            global_batch=global_batch,
         )
         ledger.begin(self._epoch)
         yield from self._loop(
@@ -214,6 +234,12 @@ class ElasticLoop(ABC):
                 yield
         except HorovodInternalError as error:
             self._lose(error)
+
+    def _use_global_batch(self, dataset: Any, global_batch: int | None) -> None:
+        check_global_batch(global_batch)
+        if global_batch is not None:
+            self._check_accumulates(dataset)
+        self._step_samples = global_batch
 
     def _begin(self) -> None:
         if not self._has_begun:
@@ -293,12 +319,11 @@ class ElasticLoop(ABC):
                 self._report_global_batch(batch_size)
                 for share, batch in read(position.consumed(loop), batch_size):
                     is_empty = False
-                    self.samples = share.samples
-                    self._before_step(share)
+                    self._begin_pass(share)
                     yield batch
                     if self._running is not running:
                         raise UsageError("batches() inside of a loop over other batches()")
-                    if not self._after_step(loop, share):
+                    if not self._end_pass(loop, share):
                         break
                 if is_empty:  # which a stream does not tell before
                     self._report_no_steps(loop, ledger, batch_size)
@@ -308,35 +333,59 @@ class ElasticLoop(ABC):
             if self._running is running:
                 self._leave(loop)
             raise
+        finally:
+            if self._running is running:
+                self._end_passes()
+
+    def _begin_pass(self, share: Share) -> None:
+        self.samples = share.samples
+        self._ends_step = share.ends_step
+        self._before_step(share)
+
+    def _end_pass(self, loop: str, share: Share) -> bool:
+        """Comes to the end of a batch; returns whether the next one is as was planned."""
+        # After a loss the passes that are left of the step would be for nothing.
+        return self._after_step(loop, share) if share.ends_step or self._loss is not None else True
+
+    def _end_passes(self) -> None:
+        """Comes out of a loop: what follows is in no step."""
+        self._ends_step = True
 
     def _expect_agreement(self, batch_size: int, *, drops_last: bool = False) -> None:
         """Let the ranks check after each step that they divide the same samples alike."""
-        self._agreed = zlib.crc32(repr((self._digest, batch_size, drops_last)).encode())
+        agreed = (self._digest, batch_size, drops_last, self._step_samples)
+        self._agreed = zlib.crc32(repr(agreed).encode())
 
     def _report_global_batch(self, batch_size: int) -> None:
-        line = self._global_batch.change(context.size(), batch_size)
+        size = context.size()
+        if self._step_samples is None and self._keeps_global_batch:
+            return  # a loop that evaluates: the next one that trains says it
+        self._keeps_global_batch = self._step_samples is not None
+        # A newcomer may be rank 0, and has the number of ranks before from the others.
+        self._global_batch.expect(self._position.ranks)
+        self._position.ranks = size
+        line = self._global_batch.change(size, batch_size, self._step_samples)
         if line is not None and context.rank() == 0:
             _logger.warning("%s", line)
 
     def _report_no_steps(self, loop: str, ledger: Ledger | None, batch_size: int) -> None:
         if ledger is not None and ledger.drop_last and not self._position.consumed(loop):
+            full = f"{context.size()} ranks x batch_size={batch_size}"
             _logger.warning(
-                "rank %d: drop_last leaves no step of %s in epoch %d: %d samples are fewer than "
-                "%d ranks x batch_size=%d",
+                "rank %d: drop_last leaves no step of %s in epoch %d: %d samples are fewer than %s",
                 context.rank(),
                 loop,
                 self._epoch,
                 ledger.length,
-                context.size(),
-                batch_size,
+                full if self._step_samples is None else f"global_batch={self._step_samples}",
             )
 
     def _order_differs(self, loop: str) -> UsageError:
         return UsageError(
             f"rank {context.rank()}, {loop} of epoch {self._epoch}: the ranks, or this job and the "
             "one before, have different data or orders of it, or the ranks have different batch "
-            "sizes: give the same data, seed and batch_size on all ranks; a sampler must yield the "
-            "same indices on all of them, in each epoch"
+            "sizes: give the same data, seed, batch_size and global_batch on all ranks; a sampler "
+            "must yield the same indices on all of them, in each epoch"
         )
 
     def _read_places(
@@ -350,7 +399,14 @@ class ElasticLoop(ABC):
     ) -> Iterator[tuple[Share, Any]]:
         samples, collate = stream
         ranks = context.rank(), context.size()
-        shares = stream_shares(samples, consumed, *ranks, batch_size, drop_last=drop_last)
+        shares = stream_shares(
+            samples,
+            consumed,
+            *ranks,
+            batch_size,
+            drop_last=drop_last,
+            global_batch=self._step_samples,
+        )
         for share, mine in shares:
             yield share, collate(mine)
 
@@ -390,6 +446,14 @@ class ElasticLoop(ABC):
             # Not into a file: it may be an error of the program that ends the loop.
             self._state.save()
             self._committed_at_s = time.monotonic()
+
+    @abstractmethod
+    def _check_accumulates(self, dataset: Any) -> None:
+        """Lets the optimizers take a step for several batches of a data set.
+
+        Raises:
+            UsageError: they cannot.
+        """
 
     @abstractmethod
     def _length_of(self, dataset: Any) -> int:
@@ -433,7 +497,7 @@ class ElasticLoop(ABC):
 
     @abstractmethod
     def _before_step(self, share: Share) -> None:
-        """Prepares the step of a batch that is handed out next."""
+        """Prepares the step, or the pass of one, of a batch that is handed out next."""
 
 
 def check_batch_size(batch_size: int | None) -> int:

@@ -16,12 +16,14 @@ class Position:
         progress: points passed.
         epoch: from 0.
         samples_done: by all ranks, in all loops and epochs.
+        ranks: how many the job had when samples were last divided; 0 before that.
     """
 
     def __init__(self) -> None:
         self.progress = 0
         self.epoch = 0
         self.samples_done = 0
+        self.ranks = 0
         # By name, of the loops of this epoch that have begun.
         self._consumed: dict[str, int] = {}
         self._over: set[str] = set()

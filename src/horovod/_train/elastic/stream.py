@@ -19,8 +19,9 @@ def stream_shares(
     batch_size: int,
     *,
     drop_last: bool = False,
+    global_batch: int | None = None,
 ) -> Iterator[tuple[Share, list[Any]]]:
-    """Yield this rank's part of each remaining step, as the ledger divides samples with places.
+    """Yield this rank's part of each remaining pass, as the ledger divides samples with places.
 
     One step is read ahead, to know which is the last.
 
@@ -30,6 +31,8 @@ def stream_shares(
         rank, size: of the job as it is now.
         batch_size: samples per rank.
         drop_last: whether to leave out a last step in which some rank would have fewer samples.
+        global_batch: how many samples all ranks together have in a step; None for ``batch_size``
+            of each rank.
 
     Yields:
         The share of the rank, whose indices count samples from 0, and its samples.
@@ -40,25 +43,30 @@ def stream_shares(
         ['d', 'f'] 6 False
         ['g'] 7 True
     """
+    full = global_batch or size * batch_size
     left = islice(samples, consumed, None)
-    chunk = _next_chunk(left, size * batch_size, drop_last)
+    chunk = _next_chunk(left, full, drop_last)
     while chunk:
-        following = _next_chunk(left, size * batch_size, drop_last)
+        following = _next_chunk(left, full, drop_last)
         after = consumed + len(chunk)
         places = range(consumed + rank, after, size)
         # A rank for which nothing is left takes part with samples of others, which do not count.
         mine = chunk[rank::size] or chunk
-        yield (
-            Share(
-                places or range(consumed, after),
-                len(places),
-                after,
-                len(chunk),
-                len(chunk) == size * batch_size,
-                is_last=not following,
-            ),
-            mine,
+        share = Share(
+            places or range(consumed, after),
+            len(places),
+            after,
+            len(chunk),
+            len(chunk) == full,
+            is_last=not following,
+            of_step=len(places),
         )
+        if global_batch is None:
+            yield share, mine
+        else:
+            sample_at = dict(zip(share.indices, mine, strict=True))
+            for part in share.in_passes(size, batch_size):
+                yield part, [sample_at[index] for index in part.indices]
         consumed, chunk = after, following
 
 

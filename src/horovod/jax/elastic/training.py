@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from horovod._train.elastic.loop import ElasticLoop, check_batch_size, check_iterable
@@ -42,6 +44,8 @@ class Training(ElasticLoop):
     - The step stands in ``with training.guard():``, and so does all else that communicates.
     - At the end of an epoch ranks may have fewer samples than others, or none of their own.
       ``training.samples`` says how many count: give it to the step as its ``weight``.
+    - With ``batches(global_batch=...)`` a step may have several batches: :meth:`accumulate` adds up
+      their gradients.
     - Code between the loops runs once on each rank that was there. It must not communicate.
 
     Args:
@@ -69,6 +73,10 @@ class Training(ElasticLoop):
     def __init__(self, *, commit_every_s: float = 10.0, **kwargs: PyTree) -> None:
         self.state = JaxState(**kwargs)
         self._names = list(kwargs)
+        self._samples_of_step = 0
+        # Of the gradients of this step so far.
+        self._sums: PyTree | None = None
+        self._has_accumulated = False
         super().__init__(self.state, commit_every_s, in_our_words, rejoin)
 
     def _after_step(self, loop: str, share: Share) -> bool:
@@ -80,6 +88,52 @@ class Training(ElasticLoop):
             except HorovodInternalError as error:
                 self._lose(error)
         return super()._after_step(loop, share)
+
+    @property
+    def samples_of_step(self) -> int:
+        """How many samples count on this rank in the step: those of all its batches."""
+        return self._samples_of_step
+
+    def accumulate(self, gradients: PyTree) -> PyTree:
+        """Add the gradients of a batch to those of the earlier batches of its step.
+
+        Nothing is sent. Call it once for each batch of ``batches(global_batch=...)``, with the mean
+        over the samples of the batch.
+
+        Args:
+            gradients: a tree of arrays of this rank, the same tree in all batches.
+
+        Returns:
+            A tree of the same shapes and dtypes: the mean over this rank's samples of the step so
+            far, divided by those of the whole step. With the last batch, where :attr:`ends_step`
+            is true, it is the mean over all of them: reduce it with the weight
+            :attr:`samples_of_step`.
+
+        Raises:
+            UsageError: no loop with a global batch runs.
+
+        Example:
+            >>> for batch in training.batches(data, batch_size=32, global_batch=128):
+            ...     with training.guard():
+            ...         mean = training.accumulate(gradients_of(state.params, batch))
+            ...         if training.ends_step:
+            ...             state.params, state.opt_state = apply(
+            ...                 state.params, state.opt_state, mean, training.samples_of_step
+            ...             )
+        """
+        if self._step_samples is None:
+            raise UsageError(
+                "accumulate() outside of a loop over batches(global_batch=...): a batch is a step, "
+                "so give its gradients to the optimizer"
+            )
+        self._has_accumulated = True
+        part = self.samples / self._samples_of_step if self._samples_of_step else 0.0
+        parts = jax.tree.map(functools.partial(_part_of, part), gradients)
+        self._sums = parts if self._sums is None else jax.tree.map(jnp.add, self._sums, parts)
+        return self._sums
+
+    def _check_accumulates(self, dataset: Any) -> None:
+        """Nothing: the program does."""
 
     def _length_of(self, dataset: Any) -> int:
         columns = _columns_of(dataset)
@@ -112,7 +166,29 @@ class Training(ElasticLoop):
                 yield share, _stacked([dataset[int(index)] for index in indices])
 
     def _before_step(self, share: Share) -> None:
-        """Nothing: the step is given its weight."""
+        # The step is given its weight by the program.
+        self._samples_of_step = share.of_step
+        self._has_accumulated = False
+        if share.number == 0:
+            self._sums = None
+
+    def _end_pass(self, loop: str, share: Share) -> bool:
+        if self._step_samples is not None and self._loss is None and not self._has_accumulated:
+            raise UsageError(
+                "a batch of batches(global_batch=...) without training.accumulate(gradients), "
+                "which adds up the gradients of all batches of a step: call it for each batch, and "
+                "take the step `if training.ends_step:`, with the weight training.samples_of_step"
+            )
+        return super()._end_pass(loop, share)
+
+    def _end_passes(self) -> None:
+        super()._end_passes()
+        self._sums = None
+
+
+def _part_of(part: float, gradient: Any) -> Any:
+    """Return what the gradient of a batch adds to the mean; what does not count may be infinite."""
+    return (gradient * part).astype(gradient.dtype) if part else jnp.zeros_like(gradient)
 
 
 def _columns_of(dataset: Any) -> list[Any] | None:

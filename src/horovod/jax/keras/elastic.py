@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import keras
+import numpy as np
 
 from horovod._keras.absent import MappedIndices
 from horovod._keras.elastic_callbacks import (
@@ -35,7 +36,7 @@ from horovod._train.elastic.state import ObjectState, State
 from horovod.errors import UsageError
 from horovod.jax.elastic.run import rejoin, run
 from horovod.jax.errors import in_our_words
-from horovod.jax.keras.aggregation import TracedAggregation
+from horovod.jax.keras.aggregation import StepAggregation, TracedAggregation, control_of
 from horovod.jax.keras.seam import SEAM
 
 if TYPE_CHECKING:
@@ -79,7 +80,9 @@ class KerasState(Keras3State):
         found = super()._variables_of_optimizer(optimizer)
         aggregation = _aggregation_of(optimizer)
         errors = _errors_of(optimizer)
-        own = set() if aggregation is None else {id(each) for each in aggregation.variables}
+        own: set[int] = set()
+        if aggregation is not None:
+            own = {id(each) for each in (*aggregation.variables, *aggregation.controls)}
         own |= set() if errors is None else {id(each) for each in errors.variables}
         return [variable for variable in found if id(variable) not in own]
 
@@ -116,24 +119,47 @@ class Training(Keras3Training):
         dtype = "float64" if jax.config.jax_enable_x64 else "float32"
         weight = keras.Variable(1.0, dtype=dtype, trainable=False, name="weight_of_rank")
         self._reducer.weight = weight
+        self._aggregation: StepAggregation | None = None
+        self._control = control_of(None)
 
     def _joining(self) -> dict[str, Any]:
         return {"translating": in_our_words, "reset": rejoin}
 
+    def _accumulate(self, optimizer: Any) -> None:
+        if self._aggregation is None:
+            self._aggregation = StepAggregation(self._reducer)
+            optimizer._agg_helper = self._aggregation
+            if optimizer.built:
+                self._aggregation.build(optimizer._trainable_variables)
+
     def _before_step(self, share: Share) -> None:
-        full = share.samples * context.size() / share.total
+        full = share.of_step * context.size() / share.total
         self._weight = 1.0 if share.is_full else full
         self._reducer.weight.assign(self._weight)
+        self._begin_aggregation(None if self._step_samples is None else share)
+
+    def _begin_aggregation(self, share: Share | None) -> None:
+        self._control = control_of(share)
+        if self._aggregation is not None:
+            self._aggregation.control.assign(np.array(self._control))
+
+    def _end_passes(self) -> None:
+        super()._end_passes()
+        self._begin_aggregation(None)
 
     def with_weight(self, state: Any) -> Any:
-        """Return the state of a jitted step, which holds the variables, with this step's weight.
+        """Return the state of a jitted step, which holds the variables, with what this pass needs.
 
         Args:
             state: as ``fit`` gives it: the variables of the optimizer are the third part.
         """
         trainable, others, of_optimizer, of_metrics = state
-        weight = jnp.asarray(self._weight, of_optimizer[-1].dtype)
-        return trainable, others, [*of_optimizer[:-1], weight], of_metrics
+        *rest, weight = of_optimizer
+        last = [jnp.asarray(self._weight, weight.dtype)]
+        if self._aggregation is not None:
+            *rest, control = rest
+            last.insert(0, jnp.asarray(self._control, control.dtype))
+        return trainable, others, [*rest, *last], of_metrics
 
     def _forgive(self, plain: Any) -> Forgiving:
         return _Step(plain, self)

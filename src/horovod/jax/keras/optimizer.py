@@ -33,7 +33,9 @@ class JaxReducingOptimizer(ReducingOptimizer3):
         held += [] if helper is None else helper.variables
         errors = getattr(vars(self).get("_reducer"), "errors", None)
         held += [] if errors is None else errors.variables
-        held += [] if weight is None else [weight]  # the last one: an elastic training sets it
+        held += [] if helper is None else helper.controls
+        # The controls and the weight are the last ones: an elastic training sets them.
+        held += [] if weight is None else [weight]
         return held
 
     def build(self, variables: Sequence[Any]) -> None:

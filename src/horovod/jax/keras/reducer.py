@@ -48,7 +48,7 @@ class JaxReducer(Keras3Reducer):
         settings = self.settings
         # As a tree whose keys keep the order, and are what messages name.
         if self.weight is not None:
-            gradients = [_weighed(gradient, self.weight.value) for gradient in gradients]
+            gradients = [weighed(gradient, self.weight.value) for gradient in gradients]
         keys = [f"{i:06}.{name}" for i, name in enumerate(names)]
         tree = dict(zip(keys, gradients, strict=True))
         together = group_positions(
@@ -74,6 +74,6 @@ class JaxReducer(Keras3Reducer):
         return [reduced[key] for key in keys]
 
 
-def _weighed(gradient: Any, weight: Any) -> Any:
+def weighed(gradient: Any, weight: Any) -> Any:
     """Return the product; 0 where the weight is 0, even if the gradient is NaN."""
     return jnp.where(weight > 0, gradient * weight, 0).astype(gradient.dtype)

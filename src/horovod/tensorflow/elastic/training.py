@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import tensorflow as tf
 
+from horovod._keras.accumulating import check_accumulates
+from horovod._keras.reducing_optimizer import ReducingOptimizer
 from horovod._rank import context
 from horovod._train.elastic.loop import ElasticLoop
 from horovod.errors import UsageError
 from horovod.tensorflow.elastic.run import engine_errors
 from horovod.tensorflow.elastic.samples import makes_batches, report_unused_epoch_end, samples_of
 from horovod.tensorflow.elastic.state import TensorFlowKerasState
+from horovod.tensorflow.elastic.step_aggregation import StepAggregation
 from horovod.tensorflow.gradient_reducer import GradientReducer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from horovod._train.elastic.ledger import Ledger, Share
     from horovod.tensorflow.interface_types import Model, Optimizer
@@ -42,7 +45,9 @@ class Training(ElasticLoop):
 
     - Code between the loops runs once on each rank that was there. It must not communicate.
     - What communicates in the body, the step above all, stands in ``with training.guard():``.
-    - One batch is one step of the optimizer.
+    - One batch is one step of the optimizer, unless ``batches(global_batch=...)`` says how many
+      samples a step has. Then ``apply_gradients()`` of a ``hvd.DistributedOptimizer`` does nothing
+      until the batch with which a step ends, where ``ends_step`` is true.
     - Make the training before the first step: what is compiled weighs the gradients by it.
 
     Args:
@@ -79,10 +84,13 @@ class Training(ElasticLoop):
         with tf.device("CPU:0"):
             self._weight = tf.Variable(1.0, False, dtype=tf.float64, name="weight_of_rank")
         self._weighs = False
+        self._weighs_tape = False
+        self._aggregations: list[StepAggregation] = []
         self._reported: set[type] = set()
         state = _TrainingState(model, optimizer, **kwargs)
         super().__init__(state, commit_every_s, engine_errors)
-        for each in (state.optimizer, *kwargs.values()):
+        self._owners = [state.optimizer, *kwargs.values()]
+        for each in self._owners:
             weigh(each, self._weight)
 
     def weigh(self, tape: TapeT) -> TapeT:
@@ -99,7 +107,37 @@ class Training(ElasticLoop):
         """
         if not weigh(tape, self._weight):
             raise UsageError(f"weigh({type(tape).__name__}): give a hvd.DistributedGradientTape")
+        self._weighs_tape = True
         return tape
+
+    def _check_accumulates(self, dataset: Any) -> None:
+        if makes_batches(dataset):
+            raise UsageError(
+                f"global_batch of {type(dataset).__name__}, which makes batches of its own: a "
+                "global batch counts samples; leave global_batch out"
+            )
+        if self._weighs_tape:
+            raise UsageError(
+                "global_batch with a DistributedGradientTape, which reduces the gradients of each "
+                "batch: compute them with a plain tape, and apply them with a "
+                "hvd.DistributedOptimizer that Training was given"
+            )
+        if not self._aggregations:
+            self._aggregations = aggregations_of(self._owners)
+
+    def _begin_aggregations(self, share: Share | None) -> None:
+        for aggregation in self._aggregations:
+            aggregation.begin(share)
+
+    def _end_pass(self, loop: str, share: Share) -> bool:
+        if self._step_samples is not None and self._loss is None:
+            for aggregation in self._aggregations:
+                aggregation.check_used()
+        return super()._end_pass(loop, share)
+
+    def _end_passes(self) -> None:
+        super()._end_passes()
+        self._begin_aggregations(None)
 
     def _length_of(self, dataset: Any) -> int:
         return len(samples_of(dataset))
@@ -125,10 +163,11 @@ class Training(ElasticLoop):
         return zip(ledger.shares(rank, size, batch_size), batches, strict=True)
 
     def _before_step(self, share: Share) -> None:
+        self._begin_aggregations(None if self._step_samples is None else share)
         if share.is_full and not self._weighs:
             return
         self._weighs = not share.is_full
-        self._weight.assign(share.samples * context.size() / share.total if self._weighs else 1.0)
+        self._weight.assign(share.of_step * context.size() / share.total if self._weighs else 1.0)
 
 
 def weigh(owner: Any, weight: tf.Variable) -> bool:
@@ -158,6 +197,31 @@ def weigh(owner: Any, weight: tf.Variable) -> bool:
         raise UsageError("backward_passes_per_step: Training takes a step per batch")
     reducer.weight = weight
     return True
+
+
+def aggregations_of(owners: Iterable[Any]) -> list[StepAggregation]:
+    """Let the distributed optimizers among some values take a step for several passes.
+
+    Returns:
+        What says to each of them which pass it is.
+
+    Raises:
+        UsageError: there is none, or one cannot.
+    """
+    optimizers = [each for each in owners if isinstance(each, ReducingOptimizer)]
+    if not optimizers:
+        raise UsageError(
+            "global_batch without a hvd.DistributedOptimizer: give Training the one that takes the "
+            "steps, by itself or as that of the model"
+        )
+    for optimizer in optimizers:
+        check_accumulates(optimizer)
+    for optimizer in optimizers:
+        if not isinstance(optimizer._agg_helper, StepAggregation):
+            reducer: Any = optimizer._reducer
+            settings = optimizer.wrapping.settings
+            optimizer._agg_helper = StepAggregation(reducer.reduce, settings.sparse_as_dense)
+    return [each._agg_helper for each in optimizers]
 
 
 class _TrainingState(TensorFlowKerasState):

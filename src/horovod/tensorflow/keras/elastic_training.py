@@ -72,16 +72,24 @@ class Training(ElasticFit, training.Training):
         super().__init__(model, optimizer, commit_every_s=commit_every_s, **kwargs)
 
     def dataset(
-        self, dataset: object, batch_size: int | None = None, *, shuffle: bool = True, seed: int = 0
+        self,
+        dataset: object,
+        batch_size: int | None = None,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        global_batch: int | None = None,
     ) -> tf.data.Dataset:
         """Return the data to fit: this rank's batches, which follow the changes of the job.
 
         Args:
             dataset: the same on all ranks: inputs and targets, as :meth:`batches` takes them. Of a
                 ``PyDataset``, ``on_epoch_end`` is not called: what it would shuffle is counted.
-            batch_size: samples per rank.
+            batch_size: samples per rank; with ``global_batch``, the most samples in a batch.
             shuffle: whether each epoch has an order of its own.
             seed: of the orders, the same on all ranks.
+            global_batch: how many samples all ranks together have in a step of the optimizer, as
+                :meth:`batches` takes it. Keras counts the batches, of which a step may need more.
 
         Returns:
             A data set of as many batches as an epoch turns out to have.
@@ -89,8 +97,10 @@ class Training(ElasticFit, training.Training):
         Raises:
             UsageError: an argument is wrong, or there are no samples.
         """
+        self._use_global_batch(dataset, global_batch)
         size = self._batch_size_of(dataset, batch_size)
-        ledger = Ledger(self._length_of(dataset), shuffle=shuffle, seed=seed)
+        length = self._length_of(dataset)
+        ledger = Ledger(length, shuffle=shuffle, seed=seed, global_batch=global_batch)
         if not ledger.length:
             raise UsageError("dataset() without samples: model.fit trains on some in each epoch")
         data = _Data(dataset, ledger, size)

@@ -7,6 +7,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import (
     DataLoader,
     IterableDataset,
@@ -27,6 +28,11 @@ from horovod._train.shard.torch_loader import (
 )
 from horovod.errors import HorovodInternalError, UsageError
 from horovod.torch.elastic.state import TorchState
+from horovod.torch.elastic.step_of_passes import (
+    StepOfPasses,
+    check_accumulates,
+    step_with_steps,
+)
 from horovod.torch.optimizer import ReducingOptimizer
 
 if TYPE_CHECKING:
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
 
     from horovod._train.elastic.ledger import Ledger, Share
     from horovod._train.elastic.loop import Stream
+    from horovod.errors import HostsUpdatedInterrupt
 
 __all__ = ["Training"]
 
@@ -58,7 +65,9 @@ class Training(ElasticLoop):
       ranks may pass it at different times: newcomers do, and the state they get undoes what they
       changed there.
     - What communicates in the body beside the optimizer, stands in ``with training.guard():``.
-    - One batch is one step of the optimizer.
+    - One batch is one step of the optimizer, unless ``batches(global_batch=...)`` says how many
+      samples a step has. Then ``step()`` does nothing until the batch with which a step ends, where
+      :attr:`ends_step` is true. So do the learning rate schedulers that are given here.
 
     Args:
         model: a module, or anything with ``state_dict()``; further ones by keyword.
@@ -90,6 +99,10 @@ class Training(ElasticLoop):
         **kwargs: Any,
     ) -> None:
         self._optimizers: list[ReducingOptimizer] = []
+        self._schedulers: list[LRScheduler] = []
+        # Of the optimizers, once a loop has a global batch.
+        self._steps: list[StepOfPasses] = []
+        self._asked = False
         for name, value in {**kwargs, "optimizer": optimizer}.items():
             if isinstance(value, ReducingOptimizer):
                 self._optimizers.append(value)
@@ -98,6 +111,8 @@ class Training(ElasticLoop):
                         f"{name} has a weight of its own: leave weight= of DistributedOptimizer "
                         f"and set_weight() out, since {_WEIGHS}"
                     )
+            elif isinstance(value, LRScheduler):
+                self._schedulers.append(value)
             elif isinstance(value, torch.optim.Optimizer):
                 raise UsageError(
                     f"{name} averages no gradients: give what hvd.DistributedOptimizer returns"
@@ -105,6 +120,12 @@ class Training(ElasticLoop):
         super().__init__(TorchState(model, optimizer, **kwargs), commit_every_s)
         for each in self._optimizers:
             self._make_forgiving(each)
+
+    @property
+    def ends_step(self) -> bool:
+        """Whether the optimizer takes its step with this batch: with each, or see ``batches``."""
+        self._asked = True
+        return self._ends_step
 
     def _make_forgiving(self, optimizer: ReducingOptimizer) -> None:
         """Lets an optimizer do nothing in a step in which a rank was lost."""
@@ -128,6 +149,40 @@ class Training(ElasticLoop):
             return None
 
         return forgiving
+
+    def _follow(self, error: HorovodInternalError | HostsUpdatedInterrupt) -> None:
+        super()._follow(error)
+        if isinstance(error, HorovodInternalError):
+            for optimizer in self._optimizers:  # whose zero_grad() did nothing since the loss
+                for param in optimizer._parameter_names:
+                    param.grad = None
+
+    def _check_accumulates(self, dataset: Any) -> None:
+        if not self._optimizers:
+            raise UsageError(
+                "global_batch without an optimizer: give Training the hvd.DistributedOptimizer "
+                "that takes the steps"
+            )
+        for optimizer in self._optimizers:
+            check_accumulates(optimizer)
+        if not self._steps:
+            self._steps = [StepOfPasses(each, self._asks) for each in self._optimizers]
+            for scheduler in self._schedulers:
+                step_with_steps(scheduler, lambda: self._ends_step)
+
+    def _asks(self) -> bool:
+        return self._asked
+
+    def _end_pass(self, loop: str, share: Share) -> bool:
+        if self._loss is None:
+            for step in self._steps:
+                step.end()
+        return super()._end_pass(loop, share)
+
+    def _end_passes(self) -> None:
+        super()._end_passes()
+        for step in self._steps:
+            step.begin(None)
 
     def _length_of(self, dataset: Any) -> int:
         return len(_data_of(dataset))
@@ -183,6 +238,10 @@ class Training(ElasticLoop):
             return zip(shares, loader, strict=True)
 
     def _before_step(self, share: Share) -> None:
+        for step in self._steps:
+            step.begin(None if self._step_samples is None else share)
+        if self._step_samples is not None:
+            return
         for optimizer in self._optimizers:
             if optimizer.op == Average:
                 # Either all passes of a step have a weight or none, and any later one may be short.

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from horovod._rank.group import Group
+    from horovod._train.elastic.ledger import Share
     from horovod.torch.keras.reducer import TorchReducer
 
 _logger = logging.getLogger(__name__)
@@ -98,3 +99,68 @@ class LocalAggregation:
                 self._reducer.settings.name, self._count, self._passes,
             )  # fmt: skip
         self._group, self._sums, self._count = weakref.ref(group), {}, 0
+
+
+class StepAggregation:
+    """Communicates and steps with the last pass of a step, by the mean over all its samples.
+
+    An elastic training says which pass it is. In the others the optimizer's ``iterations`` stay,
+    and with them schedules of its rate.
+
+    Args:
+        reducer: reduces the means over this rank's samples, weighed by their number.
+    """
+
+    def __init__(self, reducer: TorchReducer) -> None:
+        reducer.stay_until_apply()
+        self._reducer = reducer
+        self._share: Share | None = None
+        self._sums: dict[Hashable, torch.Tensor] = {}
+
+    def begin(self, share: Share | None) -> None:
+        """Begin a pass.
+
+        Args:
+            share: this rank's samples in it; None where a batch is a step, as ever.
+        """
+        self._share = share
+        if share is None or share.number == 0:
+            self._sums.clear()  # of a step that was not finished
+
+    def is_between_passes(self, optimizer: Any) -> bool:
+        """Whether gradients have been added up that are not reduced yet."""
+        return bool(self._sums)
+
+    def step(
+        self,
+        optimizer: Any,
+        apply: Callable[[Sequence[Any], Sequence[Any]], None],
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+    ) -> None:
+        """Adds gradients to the sums; in the last pass, reduces these and takes the step.
+
+        Args:
+            optimizer: unused.
+            apply: takes the step of the plain optimizer.
+            gradients: of this pass; a missing one counts as zero if another pass has one.
+            variables: to which they belong.
+
+        Raises:
+            UsageError: a gradient is sparse, and ``sparse_as_dense`` is False.
+            HorovodInternalError: the job failed.
+        """
+        share = self._share
+        if share is None or share.passes == 1:
+            apply(self._reducer.reduce(gradients, variables), variables)
+            return
+        for gradient, variable in zip(gradients, variables, strict=True):
+            if gradient is not None and share.samples:  # what does not count may be infinite
+                part = self._reducer.dense(gradient, variable).detach()
+                part = part * (share.samples / share.of_step)
+                before = self._sums.get(key_of(variable))
+                self._sums[key_of(variable)] = part if before is None else before + part
+        if share.ends_step:
+            sums = [self._sums.get(key_of(variable)) for variable in variables]
+            self._sums.clear()
+            apply(self._reducer.reduce(sums, variables), variables)

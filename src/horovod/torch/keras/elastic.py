@@ -31,6 +31,7 @@ from horovod._rank import context
 from horovod._rank.context import generation
 from horovod._train.elastic.state import ObjectState, State
 from horovod.torch.elastic import run
+from horovod.torch.keras.aggregation import StepAggregation
 from horovod.torch.keras.seam import SEAM
 
 if TYPE_CHECKING:
@@ -61,12 +62,30 @@ class Training(Keras3Training):
 
     _state_class = KerasState
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._aggregation: StepAggregation | None = None
+
     def _joining(self) -> dict[str, Any]:
         return {}
 
+    def _accumulate(self, optimizer: Any) -> None:
+        if self._aggregation is None:
+            self._aggregation = StepAggregation(self._reducer)
+            optimizer._agg_helper = self._aggregation
+
+    def _begin_aggregation(self, share: Share | None) -> None:
+        if self._aggregation is not None:
+            self._aggregation.begin(share)
+
     def _before_step(self, share: Share) -> None:
-        of_rank = share.samples * context.size() / share.total
+        self._begin_aggregation(None if self._step_samples is None else share)
+        of_rank = share.of_step * context.size() / share.total
         self._reducer.weight = None if share.is_full else of_rank
+
+    def _end_passes(self) -> None:
+        super()._end_passes()
+        self._begin_aggregation(None)
 
     def _forgive(self, plain: Any) -> Forgiving:
         return _Step(plain, self)

@@ -51,6 +51,12 @@ class TorchReducer(Keras3Reducer):
         self._feedback: ErrorFeedback | None = None
         self._fed_in: weakref.ref[Group] | None = None
 
+    def stay_until_apply(self) -> None:
+        """Let no gradient leave before ``apply``, where the program may not want it to leave."""
+        self._overlaps = False
+        if self._overlap is not None:
+            self._stop_overlapping(self._overlap.group)
+
     def _is_sparse(self, gradient: Any) -> bool:
         return bool(gradient.is_sparse)
 
