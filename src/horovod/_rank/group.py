@@ -208,7 +208,8 @@ class Group:
         # As _submit, without a dictionary: this one is called for every gradient.
         if self._rank is None:
             raise self._refusal()
-        if reduction[1:] == _PLAIN_REST:  # of most gradients: no keyword that says nothing
+        is_plain = reduction is PLAIN_SUM or reduction is PLAIN_AVERAGE
+        if is_plain or reduction[1:] == _PLAIN_REST:  # mostly: no keyword that says nothing
             return self._engine.submit(
                 _native.ALLREDUCE,
                 name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from horovod._rank.group import PLAIN_AVERAGE, ReduceOp, Reduction
+from horovod._rank.group import PLAIN_AVERAGE, PLAIN_SUM, ReduceOp, Reduction
 from horovod._train.weights import check_weight
 from horovod.errors import UsageError
 
@@ -18,7 +18,8 @@ Product = ReduceOp.PRODUCT
 _BY_NUMBER = {int(op): op for op in ReduceOp}
 # By what a caller gives as `op`: most reductions have no factors, and small tensors wait for them.
 _PLAIN: dict[int | None, Reduction] = {op: Reduction(op) for op in ReduceOp}
-_PLAIN[None] = PLAIN_AVERAGE
+# The very objects that groups tell at a glance.
+_PLAIN |= {None: PLAIN_AVERAGE, Average: PLAIN_AVERAGE, Sum: PLAIN_SUM}
 
 
 def resolve_reduce_op(op: int | None, average: bool | None = None, stacklevel: int = 3) -> ReduceOp:

@@ -36,7 +36,7 @@ from horovod.torch.calls import AllreduceCall, ReducescatterCall, ReducingCall
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression
 from horovod.torch.devices import follow, wait
-from horovod.torch.tensors import check_sums, memory_of, view
+from horovod.torch.tensors import check_sums, mark_written, memory_of, view
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -149,9 +149,25 @@ def allreduce_(
 ) -> torch.Tensor:
     """Reduces a tensor over all ranks in place and returns it; autograd does not follow."""
     reduction = requested_reduction(op, average, prescale_factor, postscale_factor, weight)
-    call = _allreduce_call("allreduce", name, process_set, reduction)
+    # As in allreduce: no object for a call that is made once.
+    group = group_of(process_set)
+    memory = (view(tensor),)
     tensors = (tensor,)
-    wait(call.submit(tensors, tensors, waits_next=True), tensor)
+    if reduction.op > ReduceOp.SUM:
+        check_sums(reduction.op, tensors)
+    handle = group.allreduce(
+        memory,
+        memory,
+        reduction,
+        name=name,
+        waits_next=True,
+        call_site=call_site(),
+        keep=memory_of(tensors),
+    )
+    mark_written(tensors)
+    handle.wait()
+    if not tensor.is_cpu:
+        follow(handle, tensor.get_device())
     return tensor
 
 
