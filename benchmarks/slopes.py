@@ -33,14 +33,23 @@ class Slope:
         per_1000: growth per 1,000 steps, in the unit of the number.
         error: the standard error of that.
         factor: how many standard errors the confidence interval extends to each side.
-        begin, end: means of the first and the last block.
+        blocks: the means of the blocks, in order.
     """
 
     per_1000: float
     error: float
     factor: float
-    begin: float
-    end: float
+    blocks: Sequence[float]
+
+    @property
+    def begin(self) -> float:
+        """The mean of the first block."""
+        return self.blocks[0]
+
+    @property
+    def end(self) -> float:
+        """The mean of the last block."""
+        return self.blocks[-1]
 
     @property
     def is_zero(self) -> bool:
@@ -82,7 +91,7 @@ def fit(
     scatters = math.sqrt(max(squares / (count - 2), resolution**2 / 12) / spread)
     error = max(scatters, _error_if_it_wanders(x, y, spread))
     factor = quantile_of_t(1 - (1 - CONFIDENCE) / (2 * num_rows), count - 2)
-    return Slope(PER * slope, PER * error, factor, y[0], y[-1])
+    return Slope(PER * slope, PER * error, factor, y)
 
 
 def _error_if_it_wanders(x: Sequence[float], y: Sequence[float], spread: float) -> float:
