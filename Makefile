@@ -36,7 +36,7 @@ SOURCES := pyproject.toml README.md LICENSE $(CMAKE_LISTS) $(NATIVE) \
 
 .DEFAULT_GOAL := help
 .PHONY: help demo dev setup setup-core system test test-all test-native test-asan test-tsan test-threads test-sanitizers test-python test-jobs test-oldest test-matrix test-newest test-mxnet test-jax test-keras-backends \
-        test-clients test-torch-versions test-libraries test-loggers test-notebooks test-loaders test-ray test-spark test-landscapes test-dashboard test-site site landscapes landscapes-runtime test-gpu build-tests build-sanitized fuzz lint lint-python lint-native bench bench-hosts bench-jax soak docs wheel wheel-test clean FORCE sdist release-check
+        test-clients test-torch-versions test-libraries test-loggers test-notebooks test-loaders test-ray test-spark test-landscapes test-dashboard test-site site landscapes landscapes-runtime test-gpu build-tests build-sanitized fuzz lint lint-python lint-native bench bench-hosts bench-jax soak docs wheel wheels wheel-test wheels-test clean FORCE sdist release-check
 FORCE:
 
 help: ## print this list
@@ -482,8 +482,16 @@ sdist: $(VENV)/release.stamp ## the source distribution, what it contains and ne
 release-check: $(VENV)/release.stamp ## check the files in dist/: metadata, tags, stable ABI, checksums, extras
 	wheels/check.sh
 
+wheels: $(VENV)/wheel.stamp ## build all wheels of a release into dist/: each CPython from 3.10 on, x86-64 and aarch64
+	wheels/all.sh
+
 wheel-test: wheel $(VENV)/dev.stamp ## install them in every Python at hand, where there is no compiler, and run jobs
 	tests/wheel/install.sh dist
+
+# The emulator is qemu-user of Debian.
+wheels-test: wheels $(VENV)/dev.stamp ## the same for all wheels, also in Pythons of Debian, those of aarch64 in an emulator
+	tests/wheel/install.sh dist
+	tests/wheel/debian_pythons.sh dist
 
 clean: ## remove what was built; .venv stays
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -119,8 +119,10 @@ struct WideInInt128 {
     const auto divisor = static_cast<int64_t>(scaling.divisor);
     // Most sums fit in 64 bits, whose division is several times faster.
     const auto narrow = static_cast<T>(value);
-    return narrow == value ? narrow / static_cast<T>(divisor) : value / divisor;
+    return narrow == value ? narrow / static_cast<T>(divisor) : divided(value, divisor);
   }
+  // Not inlined: clang would compute both quotients of each element, to take several elements at once.
+  __attribute__((noinline)) static Int128 divided(Int128 value, int64_t divisor) { return value / divisor; }
   HVD_INLINE void store(std::byte* p, Value value) {
     store_raw<T>(p, value > kMax ? kMax : value < kMin ? kMin : static_cast<T>(value));
   }

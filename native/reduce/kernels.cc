@@ -1,9 +1,5 @@
 #include "reduce/kernels.h"
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
 #include <atomic>
 #include <bit>
 #include <cmath>
@@ -11,34 +7,19 @@
 
 #include "base/error.h"
 #include "reduce/kernel_table.h"
+#include "reduce/processor.h"
 
 namespace hvd {
 namespace {
 
-#if defined(__x86_64__)
-// Asked of the processor itself, because not every compiler's __builtin_cpu_supports knows this word.
-bool has_f16c() {
-  unsigned eax = 0;
-  unsigned ebx = 0;
-  unsigned ecx = 0;
-  unsigned edx = 0;
-  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
-}
-#endif
-
 // The table for a name if this processor can run it, else nullptr.
 const KernelTable* find_table(std::string_view isa) {
+  if (!processor_has(isa)) return nullptr;
 #if defined(__x86_64__)
-  if (isa == "avx512" && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma") &&
-      has_f16c()) {
-    return &reduce_avx512::kTable;
-  }
-  if (isa == "avx2" && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) {
-    return &reduce_avx2::kTable;
-  }
+  if (isa == "avx512") return &reduce_avx512::kTable;
+  if (isa == "avx2") return &reduce_avx2::kTable;
 #endif
-  return isa == "base" ? &reduce_base::kTable : nullptr;
+  return &reduce_base::kTable;
 }
 
 const KernelTable* find_best_table() {

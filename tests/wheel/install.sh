@@ -15,10 +15,13 @@ trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 
 # Which pip would take on the oldest system that they are for, whatever this one is.
-for minor in 10 11 12 13 14; do
-  python -m pip install -q --disable-pip-version-check --dry-run --target nowhere --no-deps --no-index --find-links "$wheels" \
-    --only-binary :all: --platform "manylinux_2_28_$(uname -m)" --python-version "3.$minor" "horovod==$version" ||
-    { echo "dist/ has no wheel for CPython 3.$minor" >&2; exit 1; }
+for architecture in $(printf '%s\n' "$wheels"/*.whl | sed 's/.*manylinux_2_[0-9]*_//; s/\.whl//' | sort -u); do
+  for minor in 10 11 12 13 14; do
+    python -m pip install -q --disable-pip-version-check --dry-run --target nowhere --no-deps --no-index --find-links "$wheels" \
+      --only-binary :all: --platform "manylinux_2_28_$architecture" --platform "manylinux_2_27_$architecture" \
+      --python-version "3.$minor" "horovod==$version" ||
+      { echo "dist/ has no wheel for CPython 3.$minor on $architecture" >&2; exit 1; }
+  done
 done
 
 # Only what a shell script needs, and no c++, cc, gcc, clang or cmake.
