@@ -24,13 +24,14 @@ def submit_for_ever(name: str) -> None:
         going.release()
 
 
-FRAMEWORKS = ("torch", "tensorflow", "keras", "mxnet", "jax", "numpy")
+# What an extra installs, or the user.
+LEFT_OUT = ("torch", "tensorflow", "keras", "mxnet", "jax", "numpy", "ray", "pyspark", "uvicorn")
 for module in pkgutil.walk_packages(horovod.__path__, "horovod.", onerror=lambda _: None):
     try:
         if not module.name.split(".")[-1].startswith(("__main__", "libhorovod_")):
             importlib.import_module(module.name)
     except ImportError as error:
-        if error.name not in FRAMEWORKS:
+        if error.name not in LEFT_OUT:
             raise
 
 context.init()

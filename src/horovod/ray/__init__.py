@@ -18,7 +18,7 @@ try:
     import ray as _ray  # noqa: F401
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "horovod.ray needs Ray, which is not installed: pip install ray"
+        "horovod.ray needs Ray, which is not installed: pip install ray", name=error.name
     ) from error
 
 if TYPE_CHECKING:

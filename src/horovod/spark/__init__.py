@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 if find_spec("pyspark") is None:
     raise ModuleNotFoundError(
-        "horovod.spark needs PySpark, which is not installed: pip install 'horovod[spark]'"
+        "horovod.spark needs PySpark, which is not installed: pip install 'horovod[spark]'",
+        name="pyspark",
     )
 
 __all__ = ["HorovodRunner", "run", "run_elastic"]
