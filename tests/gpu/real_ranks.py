@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import tempfile
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,7 @@ from horovod._rank.libraries import gpu
 _ACTIVE = 1
 _LARGE = 64 * 1024 * 1024
 _MORE_MEMORY_BYTES = 512 * 1024 * 1024
+_STEPS = 40
 
 
 def contexts_elsewhere() -> list[int]:
@@ -94,3 +96,37 @@ def reduce_on_both_devices() -> list[list[float]]:
             found += [summed.tolist(), weight[0].tolist()]
         dist.destroy_process_group()
     return found
+
+
+def train_with_fewer_bytes(way: str) -> tuple[float, float, bool]:
+    """Trains on this rank's samples; returns its first and last loss, and if ranks are equal."""
+    torch.cuda.set_device(0)
+    hvd.init()
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 2)
+    model = torch.nn.Sequential(*layers).cuda()
+    optimizer = _sending_less(way, torch.optim.SGD(model.parameters(), 0.1), model)
+    generator = torch.Generator().manual_seed(hvd.rank())
+    losses = []
+    for _ in range(_STEPS):
+        inputs = torch.randn(64, 256, generator=generator).cuda()
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(inputs), (inputs[:, 0] > 0).long())
+        loss.backward()
+        optimizer.step()
+        losses.append(hvd.allreduce(loss.detach()).item())
+    optimizer.synchronize()
+    flat = torch.cat([param.detach().flatten() for param in model.parameters()])
+    everyones = hvd.allgather(flat[None])
+    hvd.shutdown()
+    return losses[0], losses[-1], all(torch.equal(each, flat) for each in everyones)
+
+
+def _sending_less(way: str, plain: torch.optim.Optimizer, model: torch.nn.Module) -> Any:
+    if way == "LocalSGD":
+        return hvd.LocalSGD(plain, every=4)
+    if way == "DiLoCo":
+        return hvd.DiLoCo(plain, every=4)
+    powersgd = hvd.Compression.powersgd(2)
+    compression = powersgd if way == "powersgd" else getattr(hvd.Compression, way)
+    return hvd.DistributedOptimizer(plain, model.named_parameters(), compression=compression)

@@ -11,7 +11,12 @@ import pytest
 import torch
 from checks import CHECKS
 from jax_lacking import lacking
-from real_ranks import reduce_much, reduce_on_both_devices, run_contract
+from real_ranks import (
+    reduce_much,
+    reduce_on_both_devices,
+    run_contract,
+    train_with_fewer_bytes,
+)
 from torch_training import RECIPES, check_equal, train_alone, train_many_on_gpu
 
 import horovod
@@ -39,6 +44,13 @@ def test_training_is_that_of_one_process_with_all_data() -> None:
     for name, (recipe, tolerance) in RECIPES.items():
         # A GPU adds in another order than the CPU.
         check_equal([mine[name] for mine in everyones], train_alone(2, recipe), 10 * tolerance)
+
+
+@pytest.mark.parametrize("way", ["fp16", "auto", "powersgd", "LocalSGD", "DiLoCo"])
+def test_ranks_that_send_less_learn_and_stay_equal(way: str) -> None:
+    for first, last, are_equal in horovod.run(train_with_fewer_bytes, (way,), num_proc=2):
+        assert last < first
+        assert are_equal
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
