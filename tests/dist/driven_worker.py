@@ -1,9 +1,9 @@
 """A worker of an elastic job of horovodrun, without a framework: it counts steps.
 
 It prints a line whenever its place changes, and trains until rank 0 sees the file of its first
-argument. If AWAITED names a file, it waits for that before it trains. As soon as there is the file
-that LAST_STEP names, the next step is the last one; once there is the one that QUITS names, rank 1
-ends with exit code 0 in the middle.
+argument. If AWAITED names a file, it waits for that before it trains. As soon as rank 0 sees the
+file that LAST_STEP names, the next step is the last one; once there is the one that QUITS names,
+rank 1 ends with exit code 0 in the middle.
 """
 
 from __future__ import annotations
@@ -29,12 +29,16 @@ def broadcast_object(obj: Any, root_rank: int = 0) -> Any:
 def train(state: ObjectState) -> None:
     rank, size = os.environ["HOROVOD_RANK"], os.environ["HOROVOD_SIZE"]
     print(f"rank {rank} of {size} is {os.getpid()} at {state.step}", flush=True)
-    while not broadcast_object(os.path.exists(sys.argv[1])):
+    files = sys.argv[1], os.environ.get("LAST_STEP", "")
+    while True:
+        is_over, is_last = broadcast_object([os.path.exists(name) for name in files])
+        if is_over:
+            return
         time.sleep(0.01)
         state.step += 1
         if rank == "1" and os.path.exists(os.environ.get("QUITS", "")):
             sys.exit()
-        if os.path.exists(os.environ.get("LAST_STEP", "")):
+        if is_last:
             print("is in its last step", flush=True)
             await_file(sys.argv[1])
             return

@@ -34,6 +34,9 @@ def broadcast_object(obj: Any, root_rank: int = 0) -> Any:
 class Indices(ElasticLoop):
     """Its batches are the indices of the samples."""
 
+    def _check_accumulates(self, dataset: Any) -> None:
+        pass
+
     def _length_of(self, dataset: Any) -> int:
         return len(dataset)
 
