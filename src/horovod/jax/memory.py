@@ -10,10 +10,8 @@ from __future__ import annotations
 import ctypes
 import os
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from horovod._settings.config import inherited_environment
 
 # Parameters of glibc's mallopt(3).
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
@@ -26,18 +24,17 @@ _OWN_WISHES = (
 )
 
 
-def keep_freed_memory(environ: Mapping[str, str] = os.environ) -> bool:
+def keep_freed_memory() -> bool:
     """Let all threads that start from now on share the arena that keeps what they free.
 
     XLA's threads start with its first array, so this comes before it. With a GPU, gradients are
-    not in this memory, and threads that load data may allocate side by side.
-
-    Args:
-        environ: if one of glibc's own variables is set, nothing is changed.
+    not in this memory, and threads that load data may allocate side by side. If one of glibc's own
+    variables is set, nothing is changed.
 
     Returns:
         Whether glibc was told so.
     """
+    environ = inherited_environment()
     if any(environ.get(name) for name in _OWN_WISHES) or not _is_glibc():
         return False
     if entry_points(group="jax_plugins"):  # of GPUs and other devices
