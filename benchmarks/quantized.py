@@ -73,8 +73,7 @@ def steps(ways: Sequence[str]) -> dict[str, Callable[[], object]]:
         optimizer = hvd.DistributedOptimizer(plain, named, compression=compression)
 
         def step() -> None:
-            # Gradients keep their memory: new pages would be most of what a step computes.
-            optimizer.zero_grad(set_to_none=False)
+            optimizer.zero_grad()
             model(inputs).square().mean().backward()
             optimizer.step()
 
