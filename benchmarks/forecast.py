@@ -16,7 +16,6 @@ import json
 import os
 import statistics
 import time
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,7 @@ def measured_s(way: str, compression: Any, every: int, steps: int) -> float:
         call = reductions._allreduce_call(
             "allreduce", f"{way}.{index}", hvd.global_process_set, reduction
         )
-        return handles.add(call.group, call.submit(tensors, tensors), itemgetter(0), tensors)
+        return handles.add(call.group, call.submit(tensors, tensors), lambda _: tensors, tensors)
 
     lengths = []
     for _ in range(1 + steps):

@@ -46,10 +46,15 @@ struct QuantizeRow {
   DequantizeKernel add;
 };
 
+// As hvd::keep_error, in its two forms.
+using KeepErrorKernel = void (*)(float* left, const float* wanted, const float* sent, size_t count);
+
 struct KernelTable {
   const char* isa;
   KernelRow rows[kNumDTypes];  // in the order of DType
   QuantizeRow quantized[3];    // in the order of Quantization, which begins with kNone
+  KeepErrorKernel set_error;
+  KeepErrorKernel add_error;
 };
 
 // The one in use.

@@ -293,7 +293,9 @@ constexpr KernelTable make_table(const char* isa) {
            make_row<BFloat16>(),
            make_row<Plain<float>>(),
            make_row<Plain<double>>()},
-          {quantize_row<Int8>(), quantize_row<E4M3>(), quantize_row<E5M2>()}};
+          {quantize_row<Int8>(), quantize_row<E4M3>(), quantize_row<E5M2>()},
+          keep_error_kernel<false>,
+          keep_error_kernel<true>};
 }
 
 }  // namespace hvd::HVD_REDUCE_ISA

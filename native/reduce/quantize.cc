@@ -1,7 +1,5 @@
 #include "reduce/quantize.h"
 
-#include <bit>
-#include <cstdint>
 #include <cstring>
 #include <string>
 
@@ -38,12 +36,8 @@ void add_dequantized(Quantization format, float* dst, const std::byte* src, int6
 }
 
 void keep_error(float* left, const float* wanted, const float* sent, int64_t count, bool more) {
-  constexpr uint32_t kExponent = 0x7f800000;
-  for (int64_t i = 0; i < count; ++i) {
-    const float error = wanted[i] - sent[i] + (more ? left[i] : 0.0f);
-    const bool finite = (std::bit_cast<uint32_t>(error) & kExponent) != kExponent;
-    left[i] = finite ? error : 0.0f;
-  }
+  const KernelTable& table = kernel_table();
+  (more ? table.add_error : table.set_error)(left, wanted, sent, static_cast<size_t>(count));
 }
 
 void to_float32(DType dtype, float* dst, const std::byte* src, int64_t count, double factor) {
@@ -71,6 +65,7 @@ void from_float32(DType dtype, std::byte* dst, float* src, int64_t count, int di
     return average(dtype, dst, wide, num, factor, divisor);
   }
   const std::byte* sources[] = {values};
+  if (dtype == DType::kFloat32) return average(dtype, dst, sources, num, factor, divisor);
   average(DType::kFloat32, values, sources, num, factor, divisor);
   from_adasum(dtype, dst, values, num, 1.0);
 }

@@ -178,6 +178,15 @@ void dequantize_kernel(float* dst, const std::byte* src, size_t count) {
   if (count > 0) dequantize_block<Format, kAdds>(dst, src, count);
 }
 
+template <bool kAdds>
+void keep_error_kernel(float* left, const float* wanted, const float* sent, size_t count) {
+  HVD_INDEPENDENT
+  for (size_t i = 0; i < count; ++i) {
+    const float error = wanted[i] - sent[i] + (kAdds ? left[i] : 0.0f);
+    left[i] = magnitude_of(error) < kInfinityBits ? error : 0.0f;
+  }
+}
+
 template <class Format>
 constexpr QuantizeRow quantize_row() {
   return {&quantize_kernel<Format>, &dequantize_kernel<Format, false>, &dequantize_kernel<Format, true>};

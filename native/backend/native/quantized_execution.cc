@@ -139,9 +139,10 @@ void QuantizedExecution::compute(const Step& step) {
 
 // What this rank contributes: its values and what it has kept of earlier ones, which are gone from here then.
 void QuantizedExecution::read_own(const BlockRun& run, float* values) {
-  to_float32(batch_.dtype, values, run.input, run.count, batch_.prescale);
+  const bool is_float32 = batch_.dtype == DType::kFloat32 && batch_.prescale == 1.0;
+  if (!is_float32 || run.residual == nullptr) to_float32(batch_.dtype, values, run.input, run.count, batch_.prescale);
   if (run.residual == nullptr) return;
-  const std::byte* both[] = {bytes_of(values), bytes_of(run.residual)};
+  const std::byte* both[] = {is_float32 ? run.input : bytes_of(values), bytes_of(run.residual)};
   reduce(DType::kFloat32, ReduceOp::kSum, bytes_of(values), both, static_cast<size_t>(run.count), 1.0);
   std::fill_n(run.residual, run.count, 0.0F);
 }
@@ -156,6 +157,7 @@ void QuantizedExecution::give_own(const BlockRun& run) {
 
 // Adds the values of this host's ranks in their order; `sum_` holds them then.
 void QuantizedExecution::sum_host(const Step& step, const BlockRun& run) {
+  if (local_frames_.empty()) return read_own(run, sum_.data());
   read_own(run, own_.data());
   operands_.clear();
   for (Place& frame : local_frames_) {
