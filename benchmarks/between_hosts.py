@@ -2,6 +2,7 @@
 
     python benchmarks/between_hosts.py
     python benchmarks/between_hosts.py --rate-mbit 0 --bytes 4 67108864 --libraries horovod,gloo
+    python benchmarks/between_hosts.py --rate-mbit 25000 --libraries horovod,gloo --iperf3 1 4
 
 README.md in this folder says what is measured and how to read the table.
 """
@@ -33,6 +34,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--ranks-per-host", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--bytes", type=int, nargs="+", default=[64 * measure.MIB])
     emulated.add_rate_argument(parser)
+    parser.add_argument(
+        "--iperf3", type=int, nargs="+", default=[], help="also measure iperf3 with so many streams"
+    )
     measure.add_common_arguments(parser, "size", 20.0)
     parser.set_defaults(libraries=["horovod", "gloo", "mpi"])
     return parser.parse_args()
@@ -46,7 +50,8 @@ def start_jobs(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             shape = emulated.Shape(hosts, ranks_per_host, args.rate_mbit or None)
             with_mpi = "mpi" in args.libraries
             run = emulated.run_on_hosts(__file__, sys.argv[1:], shape, with_mpi)
-            yield {"title": str(shape), **run}
+            iperf3 = {n: emulated.iperf3_mbit_per_s(shape, n) for n in args.iperf3}
+            yield {"title": str(shape), **run, "iperf3_mbit_per_s": iperf3}
 
 
 def measure_wire(seat: measure.Seat, peer: int) -> float:
@@ -155,6 +160,8 @@ def show_run(run: dict[str, Any]) -> str:
         f"{run.get('title', '')}; one TCP connection, both ways at once: "
         f"{run['wire_mbit_per_s']:.0f} Mbit/s; load average before: {run['load_average']:.1f}"
     )
+    for streams, rate in run.get("iperf3_mbit_per_s", {}).items():
+        title += f"; iperf3, {streams} each way: {rate:.0f} Mbit/s"
     return f"{title}\n\n{measure.table(header, rows)}\n"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 KILL_TIMEOUT_S = 10.0
+IPERF3_S = 5
 
 # By a name that mpirun's daemon is to be started for: enters the namespace, and sets the host name.
 _AGENT = """#!/bin/sh
@@ -109,6 +111,42 @@ def run_on_hosts(
                 if any(outcome.codes):
                     raise SystemExit(f"the ranks ended with exit codes {outcome.codes}")
         return json.loads(result.read_text())
+
+
+def iperf3_mbit_per_s(shape: Shape, streams: int) -> float:
+    """Return the Mbit/s that iperf3 sustains between two hosts, in the slower of both directions.
+
+    Args:
+        shape: of the hosts.
+        streams: TCP connections in each direction.
+
+    Raises:
+        SystemExit: iperf3 is not installed, or failed.
+    """
+    if shutil.which("iperf3") is None:
+        raise SystemExit("iperf3 is missing: apt-get install iperf3")
+    with cluster.Cluster(2, shape.rate_mbit) as hosts:
+        first, second = hosts.hosts[:2]
+        with cluster.entered(first.namespace):
+            words = ["iperf3", "-s", "-1", "-B", first.address, "--forceflush"]
+            server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        assert server.stdout is not None
+        try:
+            while "listening" not in (line := server.stdout.readline()):
+                if not line:
+                    raise SystemExit("iperf3 does not listen")
+            words = ["iperf3", "-c", first.address, "--bidir", "-J"]
+            words += ["-P", str(streams), "-t", str(IPERF3_S), "-O", "1"]
+            with cluster.entered(second.namespace):
+                client = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+        finally:
+            server.terminate()
+            server.communicate(timeout=KILL_TIMEOUT_S)
+    found = json.loads(client.stdout)
+    if client.returncode:
+        raise SystemExit(f"iperf3: {found.get('error')}")
+    ways = ("sum_received", "sum_received_bidir_reverse")
+    return min(float(found["end"][way]["bits_per_second"]) for way in ways) / 1e6
 
 
 def _run_with_mpirun(
