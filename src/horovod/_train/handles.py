@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from horovod.errors import UsageError
 
@@ -13,11 +13,8 @@ if TYPE_CHECKING:
     from horovod._native import Handle
     from horovod._rank.group import Group
 
-
-class _Pending(NamedTuple):
-    group: Group
-    handle: Handle
-    finish: Callable[[Handle], Any]
+    # A plain tuple: one is made for each operation.
+    _Pending = tuple[Group, Handle, Callable[[Handle], Any]]
 
 
 class HandleTable:
@@ -41,7 +38,7 @@ class HandleTable:
             self._forget_ended_jobs()
             self._latest = group
         number = next(self._numbers)
-        self._pending[number] = _Pending(group, handle, finish)
+        self._pending[number] = (group, handle, finish)
         return number
 
     def poll(self, number: int) -> bool:
@@ -53,7 +50,7 @@ class HandleTable:
         pending = self._pending.get(number)
         if pending is None:
             raise UsageError(f"handle {number} is unknown or has been synchronized already")
-        return pending.handle.done()
+        return pending[1].done()
 
     def synchronize(self, number: int) -> Any:
         """Waits for the operation, returns its result and forgets it; None if it is unknown.
@@ -64,14 +61,15 @@ class HandleTable:
         pending = self._pending.get(number)
         if pending is None:
             return None
+        _, handle, finish = pending
         try:
-            return pending.finish(pending.handle)
+            return finish(handle)
         finally:
             self._pending.pop(number, None)
 
     def _forget_ended_jobs(self) -> None:
         """Drops what nobody synchronized before a shutdown, or it would stay for ever."""
         # A copy is made at once, while a list of items may meet another thread's change.
-        for number, pending in self._pending.copy().items():
-            if pending.group.engine.error():
+        for number, (group, _, _) in self._pending.copy().items():
+            if group.engine.error():
                 self._pending.pop(number, None)

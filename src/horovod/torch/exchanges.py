@@ -150,7 +150,7 @@ def broadcast_async_(
 ) -> int:
     """Starts :func:`broadcast_`; :func:`synchronize` returns the same tensor object."""
     call = BroadcastCall(group_of(process_set), name, "broadcast", call_site(), root_rank)
-    return handles.add(call.group, call.submit(tensor, tensor), lambda _: tensor, (tensor,))
+    return handles.add_written(call.group, call.submit(tensor, tensor), tensor)
 
 
 @outside_of_graphs

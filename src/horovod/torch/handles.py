@@ -46,6 +46,16 @@ def add(
     return _table.add(group, handle, result)
 
 
+def add_written(group: Group, handle: Handle, tensor: torch.Tensor) -> int:
+    """Keeps an operation that writes into a tensor of the caller, which is its result."""
+
+    def result(handle: Handle) -> torch.Tensor:
+        wait(handle, tensor)
+        return tensor
+
+    return _table.add(group, handle, result)
+
+
 def start(
     call: ReducingCall,
     tensors: tuple[torch.Tensor, ...],

@@ -41,6 +41,8 @@ from horovod.torch.tensors import check_sums, mark_written, memory_of, view
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from horovod._native import Handle
+    from horovod._rank.group import Group
     from horovod._train.compression import CompressorLike
 
 C = TypeVar("C", bound=ReducingCall)
@@ -149,22 +151,7 @@ def allreduce_(
 ) -> torch.Tensor:
     """Reduces a tensor over all ranks in place and returns it; autograd does not follow."""
     reduction = requested_reduction(op, average, prescale_factor, postscale_factor, weight)
-    # As in allreduce: no object for a call that is made once.
-    group = group_of(process_set)
-    memory = (view(tensor),)
-    tensors = (tensor,)
-    if reduction.op > ReduceOp.SUM:
-        check_sums(reduction.op, tensors)
-    handle = group.allreduce(
-        memory,
-        memory,
-        reduction,
-        name=name,
-        waits_next=True,
-        call_site=call_site(),
-        keep=memory_of(tensors),
-    )
-    mark_written(tensors)
+    handle = _submit_in_place(group_of(process_set), tensor, name, reduction, True)
     handle.wait()
     if not tensor.is_cpu:
         follow(handle, tensor.get_device())
@@ -191,9 +178,9 @@ def allreduce_async_(
     reduction = requested_reduction(
         op, average, prescale_factor, postscale_factor, weight, priority
     )
-    call = _allreduce_call("allreduce", name, process_set, reduction)
-    tensors = (tensor,)
-    return handles.add(call.group, call.submit(tensors, tensors), lambda _: tensor, tensors)
+    group = group_of(process_set)
+    handle = _submit_in_place(group, tensor, name, reduction, False)
+    return handles.add_written(group, handle, tensor)
 
 
 @outside_of_graphs
@@ -373,6 +360,26 @@ def grouped_reducescatter_async(
     group = group_of(process_set)
     call = ReducescatterCall(group, name, "grouped_reducescatter", call_site(), reduction)
     return handles.start(call, tuple(tensors))
+
+
+def _submit_in_place(
+    group: Group, tensor: torch.Tensor, name: str | None, reduction: Reduction, waits_next: bool
+) -> Handle:
+    """Starts the reduction of one tensor: as in allreduce, without an object for the call."""
+    memory, tensors = (view(tensor),), (tensor,)
+    if reduction.op > ReduceOp.SUM:
+        check_sums(reduction.op, tensors)
+    handle = group.allreduce(
+        memory,
+        memory,
+        reduction,
+        name=name,
+        waits_next=waits_next,
+        call_site=call_site(),
+        keep=memory_of(tensors),
+    )
+    mark_written(tensors)
+    return handle
 
 
 def _allreduce_call(
