@@ -135,6 +135,10 @@ TEST("quantize: what was quantized stays as it is, and is added exactly") {
       std::vector<float> left(1000, 5.0F);
       keep_error(left.data(), values.data(), made.values.data(), 1000, false);
       for (size_t i = 0; i < left.size(); ++i) CHECK_EQ(left[i], values[i] - made.values[i]);
+      keep_error(left.data(), sums.data(), made.values.data(), 1000, true);
+      for (size_t i = 0; i < left.size(); ++i) {
+        CHECK_EQ(left[i], sums[i] - made.values[i] + (values[i] - made.values[i]));
+      }
     }
   }
 }
