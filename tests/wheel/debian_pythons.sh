@@ -7,6 +7,7 @@
 # Wants apt, qemu-user, and uv or pip on the PATH. Pythons stay in build/debian.
 set -euo pipefail
 wheels=$(realpath "$1")
+own=$PATH
 here=$(realpath "$(dirname "$0")")
 root=$(realpath "$here/../..")
 shift
@@ -45,7 +46,9 @@ for each in "$@"; do
     export PATH="$folder/environment/bin:$PATH"
     cd "$folder"
     python -c 'import platform, sys, horovod._native as native; print(platform.machine(), *platform.libc_ver(), sys.version, native.__file__)'
-    horovodrun -np 2 --start-timeout 300 python "$here/ranks.py"  # an emulator on a busy machine is slow
+    # qemu does not know all that a launcher asks of the system, so that one is of this machine.
+    [ "$architecture" = "$(uname -m)" ] || PATH=$own
+    horovodrun -np 2 --start-timeout 300 "$folder/environment/bin/python" "$here/ranks.py"  # an emulator is slow
   )
   echo "CPython $number of Debian $suite, $architecture: horovod $version works from its wheel"
 done
