@@ -109,7 +109,7 @@ class Job:
         if text is None:
             return None
         self._num_events += 1
-        self._store.set(key, b"")  # nobody else reads it, and a job may have changes without end
+        self._store.delete(key)  # nobody else reads it, and a job may have changes without end
         event = Event.from_json(text)
         if event.kind is EventKind.READY:
             self.available[event.worker.identity] = event.worker

@@ -47,6 +47,9 @@ class Store(Protocol):
     ) -> dict[str, bytes]:
         """Waits for values."""
 
+    def delete(self, key: str, /) -> None:
+        """Deletes one key, if it exists."""
+
     def delete_prefix(self, prefix: str, /) -> object:
         """Deletes all keys that start with ``prefix``."""
 

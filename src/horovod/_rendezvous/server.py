@@ -155,6 +155,16 @@ class StoreServer:
         """Returns the value, or None if the key does not exist."""
         return self.wait_all([key], 0.0).get(key)
 
+    def delete(self, key: str) -> None:
+        """Deletes one key, if it exists; as :meth:`StoreClient.delete`, from this process."""
+        messages.check_key(key)
+
+        def delete(future: Future[None]) -> None:
+            self._table.delete(key)
+            future.set_result(None)
+
+        self._call(delete)
+
     def delete_prefix(self, prefix: str) -> int:
         """Deletes all keys that start with ``prefix`` and returns how many these were."""
         messages.check_key(prefix)
@@ -339,6 +349,9 @@ class _Connection:
             self._send({}, ())
         elif operation == "wait" and not values:
             self._wait(header)
+        elif operation == "delete" and not values and "key" in header:
+            self._table.delete(messages.key_of(header))
+            self._send({}, ())
         elif operation == "delete" and not values:
             deleted = self._table.delete_prefix(messages.key_of(header, "prefix"))
             self._send({"deleted": deleted}, ())

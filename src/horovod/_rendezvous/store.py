@@ -161,6 +161,14 @@ class StoreClient:
         header = {"op": "will", "key": messages.check_key(key), "append": append}
         self._request(header, () if value is None else (value,))
 
+    def delete(self, key: str) -> None:
+        """Deletes one key, if it exists. A list goes on counting: its numbers never come twice.
+
+        Raises:
+            StartError: the store was lost.
+        """
+        self._request({"op": "delete", "key": messages.check_key(key)}, ())
+
     def delete_prefix(self, prefix: str) -> None:
         """Deletes all keys that start with ``prefix``.
 

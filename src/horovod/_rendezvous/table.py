@@ -109,6 +109,10 @@ class Table:
         waiter.done = True
         self._forget(waiter)
 
+    def delete(self, key: str) -> None:
+        """Deletes one key, if it exists; a list goes on counting."""
+        self._values.pop(key, None)
+
     def delete_prefix(self, prefix: str) -> int:
         """Deletes all keys that start with ``prefix`` and returns how many these were."""
         doomed = [key for key in self._values if key.startswith(prefix)]

@@ -114,6 +114,19 @@ def test_delete_prefix(server: StoreServer, client: StoreClient) -> None:
     assert server.delete_prefix("y") == 1
 
 
+def test_delete_takes_one_key_and_a_list_goes_on_counting(
+    server: StoreServer, client: StoreClient
+) -> None:
+    for _ in range(12):
+        client.append("list/", b"x")
+    client.delete("list/1")
+    server.delete("list/0")
+    client.delete("missing")
+    found = client.wait_all([f"list/{number}" for number in range(12)], 0.0)
+    assert sorted(found) == sorted(f"list/{number}" for number in range(2, 12))
+    assert client.append("list/", b"x") == 12
+
+
 def test_a_get_blocks_until_the_key_is_set(
     server: StoreServer, client: StoreClient, secret: bytes
 ) -> None:

@@ -189,6 +189,20 @@ class Output:
         with self._lock:
             return self._num_lines - self._num_lines_at.get(worker, 0)
 
+    def forget(self, worker: int) -> None:
+        """Hand over the last lines of a worker that has ended, and keep no more of what it wrote.
+
+        A process that it has left behind may still write.
+        """
+        with self._lock:
+            for stream in STREAMS:
+                prefixer = self._prefixers.pop((worker, stream), None)
+                if prefixer is not None:
+                    self.console.put(stream, prefixer.finish())
+            self._tails.pop(worker, None)
+            if worker == self._asking:
+                self._prompts.clear()
+
     def has_room(self) -> bool:
         """Whether more should come now; if not, the console has news when it should again."""
         if self.console.pending < _FULL_BYTES:

@@ -319,6 +319,8 @@ class AgentExecutor:
         now, rank = time.monotonic(), self._rank_of(worker)
         self._living.discard(worker)
         tail = self._relay.output.stderr_tail(worker)
+        if self._agents.worker_of is not None:  # an elastic job may have workers without end
+            self._relay.output.forget(worker)
         # A process that was killed had no time to report.
         report = self._reporting.report_of(worker) if code > 0 and not start_error else None
         ended = RankExit(rank, link.hostname, code, now, tail, start_error, worker, report)

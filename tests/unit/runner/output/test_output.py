@@ -82,6 +82,19 @@ def test_a_worker_is_not_its_rank(tmp_path: Path) -> None:
     assert (sink.stderr_tail(1), sink.stderr_tail(11)) == (("gone",), ())
 
 
+def test_of_a_worker_that_has_ended_nothing_is_kept(tmp_path: Path) -> None:
+    sink, stdout, _ = make(directory=str(tmp_path))
+    sink.write(1, "stdout", b"last words")
+    sink.write(1, "stderr", b"error\n")
+    sink.forget(1)
+    sink.forget(2)
+    sink.write(1, "stdout", b"of a child\n")
+    sink.console.wait(30)
+    sink.close()
+    assert stdout.getvalue() == "[1]<stdout>:last words\n[1]<stdout>:of a child\n"
+    assert sink.stderr_tail(1) == ()
+
+
 def test_a_single_rank_has_files_too(tmp_path: Path) -> None:
     sink = Output(Console(io.StringIO(), io.StringIO()), directory=str(tmp_path))
     sink.place({0: 0}, 1)
