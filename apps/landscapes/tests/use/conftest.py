@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import uvicorn
+from on_page import NEW_PICTURE
 
 from landscapes.open_studio import open_studio
 from landscapes.serving.app import build_app
@@ -114,7 +115,7 @@ def page(opened: tuple[Page, list[str]]) -> Iterator[Page]:
     page, faults = opened
     page.set_viewport_size({"width": 1280, "height": 900})
     before = page.evaluate(START_AGAIN)
-    page.wait_for_function("(before) => landscapes.pictures > before", arg=before)
+    page.wait_for_function(NEW_PICTURE, arg=before)
     yield page
     assert faults == []
 

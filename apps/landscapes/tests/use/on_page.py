@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 PAINTED_WITHIN_MS = 30_000
+NEW_PICTURE = "(before) => landscapes.pictures > before && landscapes.shown === landscapes.changes"
 
 
 def pixels_of(page: Page, canvas: str) -> NDArray[np.uint8]:
@@ -51,12 +52,10 @@ def picture_of(page: Page) -> NDArray[np.float64]:
 
 @contextmanager
 def new_picture(page: Page) -> Iterator[None]:
-    """Wait after the block for a picture that was asked for in it."""
+    """Wait after the block for a picture of all that was changed in it."""
     before = page.evaluate("landscapes.pictures")
     yield
-    page.wait_for_function(
-        "(before) => landscapes.pictures > before", arg=before, timeout=PAINTED_WITHIN_MS
-    )
+    page.wait_for_function(NEW_PICTURE, arg=before, timeout=PAINTED_WITHIN_MS)
 
 
 def place(page: Page, x: float, y: float) -> tuple[float, float]:

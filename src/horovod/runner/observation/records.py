@@ -106,6 +106,7 @@ class Verdict:
         rank: the culprit; -1 for none.
         phase: of the culprit; empty for none.
         share: of a step that it costs; for limits of a host, whose share is unknown, 0.2.
+        place: the line that the text names; empty if none was seen in this window.
     """
 
     kind: str
@@ -114,6 +115,7 @@ class Verdict:
     rank: int = -1
     phase: str = ""
     share: float = 0.0
+    place: str = ""
 
 
 @dataclass(frozen=True)

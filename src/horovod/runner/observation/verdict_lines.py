@@ -43,10 +43,12 @@ class VerdictLines:
             for verdict in view.verdicts:
                 each = (verdict.kind, verdict.rank, verdict.phase)
                 self._counts[each] += 1
-                self._examples[each] = verdict
+                # The latest one, but a busy machine may look too seldom to see the line each time.
+                if verdict.place or not (each in self._examples and self._examples[each].place):
+                    self._examples[each] = verdict
         if self._seen >= _STEADY and key != self._printed and first.kind != "unknown":
             self._printed = key
-            self._say(one_line_of(first))
+            self._say(one_line_of(self._examples[key]))
 
     def sum_up(self) -> None:
         """Print the reasons that were true for a good part of the job."""

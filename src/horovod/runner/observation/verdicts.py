@@ -107,7 +107,8 @@ def _work(views: Sequence[RankView], said: Sequence[Verdict]) -> Verdict:
     place = next((view.places[phase] for view in views if view.places.get(phase)), "")
     where = f" ({place})" if place else ""
     text = f"{text}, {_percent(shares[phase])} {_PHASES[phase]}{where}"
-    return Verdict("compute", text, _MEANS_AGAINST_WORK[phase], phase=phase, share=shares[phase])
+    means = _MEANS_AGAINST_WORK[phase]
+    return Verdict("compute", text, means, phase=phase, share=shares[phase], place=place)
 
 
 def _stall(windows: Sequence[RankView], still_s: float) -> tuple[Verdict, ...]:
@@ -159,9 +160,9 @@ def _slow_rank(views: Sequence[RankView], said: Sequence[Verdict]) -> list[Verdi
     )
     cause = next((rule for rule in _LIMITS if rule.applies_to_one(slow, others)), None)
     if cause is None:
-        return [Verdict("rank", text, _MEANS_FOR_PHASE[phase], slow.rank, phase, gain)]
+        return [Verdict("rank", text, _MEANS_FOR_PHASE[phase], slow.rank, phase, gain, place)]
     text = f"{text}, because {cause.describe(slow)}"
-    return [Verdict("rank", text, cause.advice, slow.rank, phase, gain)]
+    return [Verdict("rank", text, cause.advice, slow.rank, phase, gain, place)]
 
 
 def _excess(slow: RankView, others: Sequence[RankView]) -> tuple[str, str]:
@@ -200,7 +201,7 @@ def _input(views: Sequence[RankView], said: Sequence[Verdict]) -> list[Verdict]:
         "load in the background: more workers or prefetching, smaller files in fewer, "
         "data decoded once and for all; see docs/data.md"
     )
-    return [Verdict("input", text, advice, phase=INPUT, share=share)]
+    return [Verdict("input", text, advice, phase=INPUT, share=share, place=place)]
 
 
 def _network(views: Sequence[RankView], said: Sequence[Verdict]) -> list[Verdict]:

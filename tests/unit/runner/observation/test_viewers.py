@@ -133,3 +133,17 @@ def test_verdicts_are_printed_once_they_are_steady_and_summed_up() -> None:
     assert said == ["rank 1 is slow; look at it"]
     lines.sum_up()
     assert said[1:] == ["in 83 % of the time watched: rank 1 is slow; look at it"]
+
+
+def test_a_line_that_was_seen_is_named_although_later_views_missed_it() -> None:
+    said: list[str] = []
+    lines = VerdictLines(said.append)
+    seen = replace(SLOW, text="rank 1 is slow (train.py:7)", place="train.py:7")
+    newer = replace(seen, text="rank 1 is slow (train.py:8)", place="train.py:8")
+    for number, verdict in enumerate([SLOW, seen, SLOW, SLOW, newer, SLOW]):
+        lines.take(view_of(number, verdict))
+    lines.sum_up()
+    assert said == [
+        "rank 1 is slow (train.py:7); look at it",
+        "in 100 % of the time watched: rank 1 is slow (train.py:8); look at it",
+    ]

@@ -22,6 +22,8 @@ class Page {
     this.chosen = meta.classes[2].id;
     this.style = { biome: meta.biomes[0], time: Math.min(1, meta.hours.length - 1) };
     this.pictures = 0; // painted since the page was loaded
+    this.changes = 0; // of map and style, each of which asks for a picture
+    this.shown = 0; // so many of them are in the picture
     for (const canvas of [find("map"), find("picture")]) canvas.width = canvas.height = meta.size;
   }
 
@@ -75,6 +77,7 @@ class Page {
 
   /** Ask for a picture when nothing has changed for PAUSE_MS. */
   paintSoon() {
+    this.changes++;
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.paint(), PAUSE_MS);
   }
@@ -84,6 +87,7 @@ class Page {
     this.request?.abort();
     const request = (this.request = new AbortController());
     find("picture").classList.add("busy");
+    const { changes } = this;
     const began = performance.now();
     try {
       const sky = this.meta.classes[0].id;
@@ -91,6 +95,7 @@ class Page {
       if (request.signal.aborted) return;
       find("picture").getContext("2d").putImageData(pixels, 0, 0);
       this.pictures++;
+      this.shown = changes;
       find("picture").dataset.pictures = this.pictures;
       find("status").textContent = `Painted ${this.engine.where} in ${Math.round(performance.now() - began)} ms`;
       complain("");
