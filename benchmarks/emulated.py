@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 KILL_TIMEOUT_S = 10.0
 IPERF3_S = 5
+IPERF3_MOST_S = 60
 
 # By a name that mpirun's daemon is to be started for: enters the namespace, and sets the host name.
 _AGENT = """#!/bin/sh
@@ -128,7 +129,8 @@ def iperf3_mbit_per_s(shape: Shape, streams: int) -> float:
     with cluster.Cluster(2, shape.rate_mbit) as hosts:
         first, second = hosts.hosts[:2]
         with cluster.entered(first.namespace):
-            words = ["iperf3", "-s", "-1", "-B", first.address, "--forceflush"]
+            words = ["timeout", str(IPERF3_MOST_S), "iperf3", "-s", "-1", "-B", first.address]
+            words.append("--forceflush")
             server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         assert server.stdout is not None
         try:
@@ -138,7 +140,9 @@ def iperf3_mbit_per_s(shape: Shape, streams: int) -> float:
             words = ["iperf3", "-c", first.address, "--bidir", "-J"]
             words += ["-P", str(streams), "-t", str(IPERF3_S), "-O", "1"]
             with cluster.entered(second.namespace):
-                client = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+                client = subprocess.run(
+                    words, stdout=subprocess.PIPE, text=True, check=False, timeout=IPERF3_MOST_S
+                )
         finally:
             server.terminate()
             server.communicate(timeout=KILL_TIMEOUT_S)

@@ -139,10 +139,10 @@ void QuantizedExecution::compute(const Step& step) {
 
 // What this rank contributes: its values and what it has kept of earlier ones, which are gone from here then.
 void QuantizedExecution::read_own(const BlockRun& run, float* values) {
-  const bool is_float32 = batch_.dtype == DType::kFloat32 && batch_.prescale == 1.0;
-  if (!is_float32 || run.residual == nullptr) to_float32(batch_.dtype, values, run.input, run.count, batch_.prescale);
+  const bool as_it_is = batch_.dtype == DType::kFloat32 && batch_.prescale == 1.0 && run.residual != nullptr;
+  if (!as_it_is) to_float32(batch_.dtype, values, run.input, run.count, batch_.prescale);
   if (run.residual == nullptr) return;
-  const std::byte* both[] = {is_float32 ? run.input : bytes_of(values), bytes_of(run.residual)};
+  const std::byte* both[] = {as_it_is ? run.input : bytes_of(values), bytes_of(run.residual)};
   reduce(DType::kFloat32, ReduceOp::kSum, bytes_of(values), both, static_cast<size_t>(run.count), 1.0);
   std::fill_n(run.residual, run.count, 0.0F);
 }
