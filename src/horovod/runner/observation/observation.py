@@ -13,7 +13,7 @@ from horovod.errors import StartError
 from horovod.runner.observation.assembler import Assembler
 from horovod.runner.observation.questions import Questions
 from horovod.runner.observation.records import JobView
-from horovod.runner.observation.verdicts import judge
+from horovod.runner.observation.verdicts import is_nearly_stuck, judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 # A report of a rank costs the launcher about half a millisecond, with all that follows.
 _REPORTS_PER_S = 20.0
 _LEAST_INTERVAL_S, _MOST_INTERVAL_S = 0.5, 10.0
+# Once no rank has submitted anything for some time, reports are read so many times as often: the
+# next of them decides whether the job is stuck.
+_LOOKS_WHILE_STILL = 4
 
 
 class Observation:
@@ -57,8 +60,13 @@ class Observation:
         self._told: dict[int, bytes] = {}
         self._logged: Logged | None = None
         self._verdicts: tuple[Verdict, ...] = ()
+        self._is_nearly_stuck = False
         self.interval_s = _LEAST_INTERVAL_S
         self.questions = Questions(job)
+
+    def look_again_in_s(self) -> float:
+        """Return after how many seconds the next view is due."""
+        return self.interval_s / (_LOOKS_WHILE_STILL if self._is_nearly_stuck else 1)
 
     def begin(self) -> None:
         """Ask the ranks for reports; what they told earlier viewers does not count."""
@@ -111,7 +119,9 @@ class Observation:
             for view in self._with_ends(self._assembler.views(now))
         )
         self._number += 1
-        self._verdicts = judge(windows, self._assembler.still_s(now), self._verdicts)
+        still_s = self._assembler.still_s(now)
+        self._verdicts = judge(windows, still_s, self._verdicts)
+        self._is_nearly_stuck = is_nearly_stuck(windows, still_s)
         return JobView(
             number=self._number,
             at=time.time(),

@@ -213,8 +213,9 @@ class JobStream:
         observation = self._observe()
         observation.follow()
         observation.questions.look()
-        self._looked_at, self._due_at = now, now + observation.interval_s
-        self._show(observation.view(now, self._ended))
+        view = observation.view(now, self._ended)
+        self._looked_at, self._due_at = now, now + observation.look_again_in_s()
+        self._show(view)
 
     def _observe(self) -> Observation:
         if self._observation is None:

@@ -111,10 +111,22 @@ def _work(views: Sequence[RankView], said: Sequence[Verdict]) -> Verdict:
     return Verdict("compute", text, means, phase=phase, share=shares[phase], place=place)
 
 
-def _stall(windows: Sequence[RankView], still_s: float) -> tuple[Verdict, ...]:
+def is_nearly_stuck(windows: Sequence[RankView], still_s: float) -> bool:
+    """Return whether a job has done nothing for a third of what makes :func:`judge` call it stuck.
+
+    It is false once that has been so long that it may have been said.
+    """
+    limit_s = _stall_limit_s(windows)
+    return limit_s / 3.0 <= still_s < 2.0 * limit_s
+
+
+def _stall_limit_s(windows: Sequence[RankView]) -> float:
     usual_s = max((view.usual_step_s for view in windows), default=0.0)
-    limit_s = max(_STALL_S, _STALL_STEPS * usual_s) if usual_s else _STALL_UNCOUNTED_S
-    if still_s < limit_s:
+    return max(_STALL_S, _STALL_STEPS * usual_s) if usual_s else _STALL_UNCOUNTED_S
+
+
+def _stall(windows: Sequence[RankView], still_s: float) -> tuple[Verdict, ...]:
+    if still_s < _stall_limit_s(windows):
         return ()
     waiting = [view.rank for view in windows if view.waiting]
     missing = [view for view in windows if not view.waiting]

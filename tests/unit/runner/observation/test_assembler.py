@@ -10,7 +10,7 @@ import pytest
 from horovod._rendezvous.observed import Observed
 from horovod.runner.observation.assembler import Assembler
 from horovod.runner.observation.records import RankView
-from horovod.runner.observation.verdicts import judge
+from horovod.runner.observation.verdicts import is_nearly_stuck, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -231,17 +231,24 @@ def test_ranks_that_wait_for_different_operations_are_no_slow_network() -> None:
 def test_a_stall_lasts_as_long_as_nothing_happens(counts_steps: bool) -> None:
     assembler = Assembler(0.5)
     assembler.follow(["a", "a"])
-    kinds = []
+    kinds, close = [], []
     for tick in range(80):
         at_s = tick / 2
         told = report(min(at_s, 10), 0.1, {"compute": 0.2})
         told = replace(told, at_s=100 + at_s, step_s=0.25 if counts_steps and at_s <= 10 else 0.0)
         waits, works = replace(told, now="wait"), replace(told, now="backward")
         assembler.add(at_s, {0: waits, 1: works})
-        kinds.append(judge(assembler.windows(at_s), assembler.still_s(at_s))[0].kind)
+        windows, still_s = assembler.windows(at_s), assembler.still_s(at_s)
+        kinds.append(judge(windows, still_s)[0].kind)
+        close.append(is_nearly_stuck(windows, still_s))
     begins = kinds.index("stall") / 2
     assert begins == (11.5 if counts_steps else 20.0)
     assert kinds[int(2 * begins) :] == ["stall"] * (80 - int(2 * begins))
+    # A third of the time before, and as long again after it.
+    limit_s = 1.25 if counts_steps else 10.0
+    watched = [tick / 2 - 10.0 for tick in range(80) if close[tick]]
+    assert limit_s / 3 <= watched[0] < limit_s / 3 + 0.5
+    assert watched[-1] < 2 * limit_s <= watched[-1] + 0.5
 
 
 def test_no_verdict_before_all_ranks_have_reported() -> None:
