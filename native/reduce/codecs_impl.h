@@ -54,19 +54,33 @@ struct Plain {
   HVD_INLINE void store(std::byte* p, Value value) { store_raw<T>(p, value); }
 };
 
-// Truncates toward zero; what T cannot hold becomes its nearest end, NaN becomes 0.
+// What integers are multiplied by in float64. An integer times NaN is to be 0, and 0 times infinity: with these two no
+// product is NaN, and the others stay beyond the end of every integer type.
+HVD_INLINE double integer_factor(double factor) {
+  constexpr double kLargest = __DBL_MAX__;
+  const double number = factor != factor ? 0.0 : factor;
+  return number > kLargest ? kLargest : number < -kLargest ? -kLargest : number;
+}
+
+// Truncates toward zero; what T cannot hold becomes its nearest end. `value` is not NaN. The comparisons are those of
+// the instructions for minimum and maximum.
 template <class T>
 HVD_INLINE T saturate(double value) {
   constexpr int kValueBits = 8 * sizeof(T) - (std::is_signed_v<T> ? 1 : 0);
   constexpr T kMax = static_cast<T>(~uint64_t{0} >> (64 - kValueBits));
   constexpr T kMin = std::is_signed_v<T> ? static_cast<T>(~kMax) : T{0};
-  // One past kMax, which unlike kMax itself is exact in float64 for every T.
-  constexpr double kEnd = 2.0 * static_cast<double>(uint64_t{1} << (kValueBits - 1));
   constexpr double kStart = static_cast<double>(kMin);
-  const bool fits = value > kStart && value < kEnd;
-  const T inside = static_cast<T>(fits ? value : 0.0);
-  const T outside = value >= kEnd ? kMax : value <= kStart ? kMin : T{0};
-  return fits ? inside : outside;
+  const double from_start = kStart > value ? kStart : value;
+  if constexpr (sizeof(T) < sizeof(double)) {
+    constexpr double kLast = static_cast<double>(kMax);
+    return static_cast<T>(kLast < from_start ? kLast : from_start);
+  } else {
+    // One past kMax, which unlike kMax itself is exact in float64.
+    constexpr double kEnd = 2.0 * static_cast<double>(uint64_t{1} << (kValueBits - 1));
+    const bool fits = from_start < kEnd;
+    const T inside = static_cast<T>(fits ? from_start : 0.0);
+    return fits ? inside : kMax;
+  }
 }
 
 // Floating point by the factor rounded to T, as frameworks do; integers in float64, then truncated.
@@ -76,15 +90,16 @@ struct Scaled : Plain<T> {
 
   HVD_INLINE T times(T value, Scaling scaling) {
     if constexpr (std::is_integral_v<T>) {
-      return saturate<T>(static_cast<double>(value) * scaling.factor);
+      return saturate<T>(static_cast<double>(value) * integer_factor(scaling.factor));
     } else {
       return value * static_cast<T>(scaling.factor);
     }
   }
 };
 
-// An average of integers of up to 32 bits: float64 holds their sums exactly for two million ranks, and a quotient that
-// is no whole number is too far from the next one to be rounded there.
+// An average of integers of up to 32 bits: float64 holds their sums exactly for two million ranks. To multiply them by
+// integer_average_factor() is twice as fast as to divide them. Up to half a million ranks, an average that is no whole
+// number is too far from the next one to be rounded there.
 template <class T>
 struct WideInFloat64 {
   using Value = double;
@@ -94,7 +109,7 @@ struct WideInFloat64 {
   static constexpr bool kScales = true;
 
   HVD_INLINE Value load(const std::byte* p) { return static_cast<double>(load_raw<T>(p)); }
-  HVD_INLINE Value times(Value value, Scaling scaling) { return value * scaling.factor / scaling.divisor; }
+  HVD_INLINE Value times(Value value, Scaling scaling) { return value * integer_factor(scaling.factor); }
   HVD_INLINE void store(std::byte* p, Value value) { store_raw<T>(p, saturate<T>(value)); }
 };
 
@@ -114,7 +129,7 @@ struct WideInInt128 {
   HVD_INLINE Value load(const std::byte* p) { return load_raw<T>(p); }
   HVD_INLINE Value times(Value value, Scaling scaling) {
     if (scaling.divisor == 1.0) {
-      return scaling.factor == 1.0 ? value : saturate<T>(static_cast<double>(value) * scaling.factor);
+      return scaling.factor == 1.0 ? value : saturate<T>(static_cast<double>(value) * integer_factor(scaling.factor));
     }
     const auto divisor = static_cast<int64_t>(scaling.divisor);
     // Most sums fit in 64 bits, whose division is several times faster.
@@ -198,8 +213,9 @@ struct Float16 {
   static constexpr __mmask16 kAllLanes = 0xffff;  // the forms without a mask make gcc 12 warn
 
   HVD_INLINE Value load(const std::byte* p) { return _mm512_maskz_cvtph_ps(kAllLanes, load_raw<Stored>(p)); }
+  // Not with the flag that suppresses exceptions: that form of the instruction cannot write to memory.
   HVD_INLINE void store(std::byte* p, Value value) {
-    store_raw<Stored>(p, _mm512_maskz_cvtps_ph(kAllLanes, value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    store_raw<Stored>(p, _mm512_maskz_cvtps_ph(kAllLanes, value, _MM_FROUND_TO_NEAREST_INT));
   }
 #else
   HVD_INLINE Value load(const std::byte* p) { return _mm256_cvtph_ps(load_raw<Stored>(p)); }
@@ -210,6 +226,20 @@ struct Float16 {
 
   HVD_INLINE Value times(Value value, Scaling scaling) { return value * static_cast<float>(scaling.factor); }
 };
+
+// The second of two values where one is NaN, or both are zeros. Not comparisons: clang would choose between the halves
+// and convert them once more.
+#if defined(__AVX512F__)
+HVD_INLINE Float16::Value lesser(Float16::Value a, Float16::Value b) {
+  return _mm512_maskz_min_ps(Float16::kAllLanes, a, b);
+}
+HVD_INLINE Float16::Value greater(Float16::Value a, Float16::Value b) {
+  return _mm512_maskz_max_ps(Float16::kAllLanes, a, b);
+}
+#else
+HVD_INLINE Float16::Value lesser(Float16::Value a, Float16::Value b) { return _mm256_min_ps(a, b); }
+HVD_INLINE Float16::Value greater(Float16::Value a, Float16::Value b) { return _mm256_max_ps(a, b); }
+#endif
 
 #else
 

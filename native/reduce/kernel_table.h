@@ -14,13 +14,14 @@ struct Scaling {
   double divisor;
 };
 
-// Of an average of integers: either the factor or the divisor is 1, see AverageKernel.
-[[nodiscard]] Scaling integer_scaling(double factor, int divisor);
+// Of an average of integers, see AverageKernel.
+[[nodiscard]] Scaling integer_scaling(DType dtype, double factor, int divisor);
 
 // As hvd::reduce, hvd::average and hvd::scale, for num_sources >= 1 and count >= 1.
 using ReduceKernel = void (*)(std::byte* dst, const std::byte* const* sources, size_t num_sources, size_t count,
                               double factor);
-// Floating point is divided, then multiplied. Integers are one or the other: the factor or the divisor is 1.
+// Floating point is divided, then multiplied. Integers of 64 bits are one or the other: the factor or the divisor is 1;
+// narrower ones are multiplied.
 using AverageKernel = void (*)(std::byte* dst, const std::byte* const* sources, size_t num_sources, size_t count,
                                Scaling scaling);
 using ScaleKernel = void (*)(std::byte* dst, const std::byte* src, size_t count, double factor);

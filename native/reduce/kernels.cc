@@ -85,7 +85,7 @@ void average(DType dtype, std::byte* dst, std::span<const std::byte* const> sour
   }
   if (count == 0) return;
   const Scaling scaling =
-      is_floating(dtype) ? Scaling{factor, static_cast<double>(divisor)} : integer_scaling(factor, divisor);
+      is_floating(dtype) ? Scaling{factor, static_cast<double>(divisor)} : integer_scaling(dtype, factor, divisor);
   row_of(dtype).average(dst, sources.data(), sources.size(), count, scaling);
 }
 
@@ -100,8 +100,8 @@ double integer_average_factor(double factor, int divisor) {
   return too_small ? std::nextafter(quotient, std::copysign(HUGE_VAL, factor)) : quotient;
 }
 
-Scaling integer_scaling(double factor, int divisor) {
-  if (factor == 1.0) return {1.0, static_cast<double>(divisor)};
+Scaling integer_scaling(DType dtype, double factor, int divisor) {
+  if (factor == 1.0 && size_of(dtype) == sizeof(int64_t)) return {1.0, static_cast<double>(divisor)};
   return {integer_average_factor(factor, divisor), 1.0};
 }
 

@@ -35,7 +35,7 @@ void reduce(DType dtype, ReduceOp op, std::byte* dst, std::span<const std::byte*
 //   integers           the exact sum is divided and truncated toward zero; with a factor other than 1, the sum is
 //                      multiplied by factor / divisor in float64 instead, and truncated likewise
 //   bool               as Sum
-// Exact for up to 2^20 sources.
+// Exact for up to 2^19 sources.
 void average(DType dtype, std::byte* dst, std::span<const std::byte* const> sources, size_t count, double factor,
              int divisor);
 

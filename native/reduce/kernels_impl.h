@@ -47,11 +47,21 @@ struct Product {
   }
 };
 
+template <class V>
+HVD_INLINE V lesser(V a, V b) {
+  return a < b ? a : b;
+}
+
+template <class V>
+HVD_INLINE V greater(V a, V b) {
+  return a > b ? a : b;
+}
+
 // With a NaN in `b` the first comparison is false and takes it; the second one is for a NaN in `a`.
 struct Min {
   template <class V>
   HVD_INLINE V apply(V a, V b) {
-    const V least = a < b ? a : b;
+    const V least = lesser(a, b);
     return a != a ? a : least;
   }
 };
@@ -59,7 +69,7 @@ struct Min {
 struct Max {
   template <class V>
   HVD_INLINE V apply(V a, V b) {
-    const V greatest = a > b ? a : b;
+    const V greatest = greater(a, b);
     return a != a ? a : greatest;
   }
 };

@@ -87,7 +87,7 @@ void widen(DType dtype, std::byte* words, const std::byte* src, size_t count) {
 }
 
 void narrow_average(DType dtype, std::byte* dst, const std::byte* words, size_t count, double factor, int divisor) {
-  const Scaling scaling = integer_scaling(factor, divisor);
+  const Scaling scaling = integer_scaling(dtype, factor, divisor);
   with_integer(dtype, [&](auto element) { narrow_all<decltype(element)>(dst, words, count, scaling); });
 }
 

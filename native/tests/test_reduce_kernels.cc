@@ -152,6 +152,14 @@ TEST("integer_average_factor: no average is lost to truncation, and powers of tw
       CHECK_EQ(std::trunc((value * divisor - std::copysign(1.0, value)) * factor), value - std::copysign(1.0, value));
     }
   }
+  for (int divisor = 1; divisor <= 1 << 19; divisor += 1 + divisor / 100) {
+    const double factor = integer_average_factor(1.0, divisor);
+    for (const double value : {4294967295.0, 4294967294.0, -2147483648.0}) {
+      const double sum = value * divisor;
+      CHECK_EQ(std::trunc(sum * factor), value);
+      CHECK_EQ(std::trunc((sum + divisor - 1) * factor), divisor == 1 || value > 0 ? value : value + 1);
+    }
+  }
   CHECK_EQ(integer_average_factor(1.0, 8), 0.125);
   CHECK_EQ(integer_average_factor(-3.0, 1), -3.0);
 }
@@ -347,6 +355,35 @@ TEST("scale: a factor is rounded to float32 first, as frameworks do") {
   }
 }
 
+template <class T>
+void check_many_scaled(DType dtype) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  constexpr T kMin = std::numeric_limits<T>::min(), kMax = std::numeric_limits<T>::max();
+  std::vector<T> values;
+  for (int i = 0; i < 13; ++i) {
+    for (const T value : {T{0}, T{1}, static_cast<T>(-1), T{100}, kMin, kMax}) values.push_back(value);
+  }
+  for (const double factor : {inf, -inf, nan, 0.0, 1e300, -1e300, 2.0, -1.0, 0.3}) {
+    std::vector<T> results(values.size());
+    scale(dtype, reinterpret_cast<std::byte*>(results.data()), reinterpret_cast<const std::byte*>(values.data()),
+          values.size(), factor);
+    for (size_t i = 0; i < values.size(); ++i) CHECK(results[i] == scaled<T>(dtype, values[i], factor));
+  }
+}
+
+TEST("scale: many integers become what each one becomes") {
+  const EachIsa isas;
+  for (const std::string_view isa : isas.names()) {
+    select_kernel_isa(isa);
+    for (const DType dtype : all_dtypes()) {
+      testing::with_type(dtype, [dtype]<class T>(T) {
+        if constexpr (std::is_integral_v<T>) check_many_scaled<T>(dtype);
+      });
+    }
+  }
+}
+
 TEST("scale: integers are truncated toward zero and saturate") {
   const EachIsa isas;
   const double inf = std::numeric_limits<double>::infinity();
@@ -366,6 +403,10 @@ TEST("scale: integers are truncated toward zero and saturate") {
     CHECK_EQ(scaled<uint64_t>(DType::kUInt64, uint64_t{1} << 63, 0.5), uint64_t{1} << 62);
     CHECK_EQ(scaled<int32_t>(DType::kInt32, 5, std::numeric_limits<double>::quiet_NaN()), 0);
     CHECK_EQ(scaled<uint32_t>(DType::kUInt32, 0, inf), 0u);  // 0 * inf is NaN
+    CHECK_EQ(scaled<int64_t>(DType::kInt64, 0, -inf), 0);
+    CHECK_EQ(scaled<int64_t>(DType::kInt64, 3, -inf), INT64_MIN);
+    CHECK_EQ(scaled<uint64_t>(DType::kUInt64, 1, inf), UINT64_MAX);
+    CHECK_EQ(scaled<uint64_t>(DType::kUInt64, 1, std::numeric_limits<double>::quiet_NaN()), 0u);
   }
 }
 
