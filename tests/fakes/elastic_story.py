@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from elastic_world import World
 
+from horovod._job.membership import Worker
+from horovod._job.records import Event as Record
+from horovod._job.records import EventKind
 from horovod.runner.supervision import commands, events
 
 if TYPE_CHECKING:
@@ -31,6 +34,12 @@ ACTIONS: dict[str, Callable[..., Any]] = {
     ),
     "silent": lambda world, number: world.feed(
         events.WorkerSilent(world.now_s, world.workers[number].identity, 60.2)
+    ),
+    # What it had said before its end is read after it.
+    "leaving_late": lambda world, identity, host, slot: world.feed(
+        events.WorkerSaid(
+            world.now_s, Record(EventKind.LEAVING, Worker(identity, host, slot), "SIGTERM")
+        )
     ),
     "signal": lambda world, number: world.feed(events.Signal(world.now_s, number)),
     "ready_on": lambda world, host: [world.ready(number) for number in world.on(host)],

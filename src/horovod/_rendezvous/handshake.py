@@ -80,10 +80,11 @@ class ReplayStore:
     """The nonces that one listener has seen; it forgets the oldest beyond ``capacity``.
 
     Only nonces with a valid MAC are remembered, so a stranger cannot fill it. One that was
-    forgotten gives a replayer an answer, but never a session.
+    forgotten gives a replayer an answer, but never a session: few are enough, of 100 bytes each in
+    a job that may change its workers for weeks.
     """
 
-    def __init__(self, capacity: int = 65536) -> None:
+    def __init__(self, capacity: int = 1024) -> None:
         self._order: deque[bytes] = deque()
         self._seen: set[bytes] = set()
         self._capacity = capacity

@@ -19,6 +19,7 @@ def on_record(turn: Turn, record: Record) -> None:
     facts = turn.facts
     process = facts.by_identity(record.worker.identity)
     if process is None:
+        _on_late(turn, record)
         return
     match record.kind:
         case EventKind.READY:
@@ -46,6 +47,18 @@ def on_record(turn: Turn, record: Record) -> None:
                 else:
                     turn.tell_lost(process.ran, text)
                 turn.note(replace(process, gone_at=turn.at_s))
+
+
+def _on_late(turn: Turn, record: Record) -> None:
+    """Note that a worker that had ended with code 0 was to leave: its end came first."""
+    generation = turn.facts.generation
+    leaves = record.kind is EventKind.LEAVING
+    overtaken = [each for each in generation.finished if each.identity == record.worker.identity]
+    if not leaves or not overtaken:
+        return
+    generation.finished = tuple(each for each in generation.finished if each not in overtaken)
+    name = reports.named(turn.facts, overtaken[0])
+    turn.lose(overtaken[0], f"{name} left: {record.text}")
 
 
 def _on_reset(turn: Turn, process: Process, record: Record) -> None:

@@ -55,6 +55,13 @@ STORIES = [
         lines=["generation 1, 3 -> 2 ranks: rank 1 (red-1) leaves: SIGTERM", ...],
     ),
     story(
+        "its process may have ended before it is known that it wanted to",
+        Rules(np=3, min_np=2),
+        "red=3; run; exit 1 0; leaving_late red-1 red 1; reset 0; reset 2; run; run 20; size 3; "
+        "failures 0",
+        lines=["generation 1, 3 -> 3 ranks: rank 1 (red-1) left: SIGTERM; red-3 joins", ...],
+    ),
+    story(
         "it may leave at once",
         Rules(np=3, min_np=2),
         "red=3; run; leaving 1; leave 1; exit 1 143; run; members red-0 red-3 red-2; failures 0",
