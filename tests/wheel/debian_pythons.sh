@@ -7,13 +7,18 @@
 # Wants apt, qemu-user, and uv or pip on the PATH. Pythons stay in build/debian.
 set -euo pipefail
 wheels=$(realpath "$1")
-own=$PATH
 here=$(realpath "$(dirname "$0")")
 root=$(realpath "$here/../..")
 shift
 [ $# -gt 0 ] || set -- x86_64:forky:3.14 aarch64:bookworm:3.11 aarch64:trixie:3.13 aarch64:forky:3.14
 version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' "$root/src/horovod/__init__.py")
 unset PYTHONPATH PYTHONDONTWRITEBYTECODE  # an emulated Python that compiles all modules each time is 5 times slower
+
+# qemu does not know all that a launcher asks of the system: this machine's own, from its wheel, starts emulated ranks.
+own=$root/build/debian/launcher
+python -m venv --clear "$own"
+python "$root/requirements/install.py" "$own/bin/python" --only-binary :all: --find-links "$wheels" "horovod==$version"
+
 declare -A debian=([x86_64]=amd64 [aarch64]=arm64) loader=([x86_64]=ld-linux-x86-64.so.2 [aarch64]=ld-linux-aarch64.so.1)
 
 # environment FOLDER ARCHITECTURE VERSION: python in a folder of its own, which starts the one that lies unpacked beside it
@@ -46,8 +51,7 @@ for each in "$@"; do
     export PATH="$folder/environment/bin:$PATH"
     cd "$folder"
     python -c 'import platform, sys, horovod._native as native; print(platform.machine(), *platform.libc_ver(), sys.version, native.__file__)'
-    # qemu does not know all that a launcher asks of the system, so that one is of this machine.
-    [ "$architecture" = "$(uname -m)" ] || PATH=$own
+    [ "$architecture" = "$(uname -m)" ] || PATH=$own/bin:$PATH
     horovodrun -np 2 --start-timeout 300 "$folder/environment/bin/python" "$here/ranks.py"  # an emulator is slow
   )
   echo "CPython $number of Debian $suite, $architecture: horovod $version works from its wheel"
