@@ -8,6 +8,9 @@ leave (SIGTERM), or has no slot for a while; then a new one joins. Meanwhile the
 timeline, checkpoints and logged values, prints what ``--watch`` says, and serves metrics, which are
 read every 2 s.
 
+What a change keeps is bounded, or small, but the first ones touch memory that later ones use again:
+``--changes-first`` of them come at the beginning, one after the other, and do not count.
+
 Twice a second, whenever all ranks train, memory, descriptors, threads, shared memory and files of
 the launcher, its agents and the two oldest workers are looked at, by process id. Behind a warm-up,
 :mod:`slopes` fits a line to each of these numbers. The exit status is not 0 if one of them grows by
@@ -79,7 +82,8 @@ class Report:
     Attributes:
         steps, seconds, generations, exit_code: of the job.
         warm_up: steps that do not count.
-        changes: how many there were of each kind.
+        changes_first: how many changes there were in the warm-up, one after the other.
+        changes: how many there were of each kind behind these.
         scrapes: how often the metrics were read.
         rows: by process and number.
         growing: bytes per step of files that grow by design, by the beginning of their names.
@@ -92,6 +96,7 @@ class Report:
     generations: int = 0
     exit_code: int = -1
     warm_up: int = 0
+    changes_first: int = 0
     changes: dict[str, int] = field(default_factory=dict)
     scrapes: int = 0
     samples: int = 0
@@ -152,10 +157,10 @@ def summary(report: Report) -> str:
     growing = ", ".join(f"{name} {rate:,.0f} B" for name, rate in sorted(report.growing.items()))
     return (
         f"{report.steps:,} steps on {RANKS} ranks in {report.seconds:.0f} s, "
-        f"{report.generations} generations ({changes}); {report.samples} samples behind the first "
-        f"{report.warm_up:,} steps; metrics read {report.scrapes} times. "
-        f"Files that grow by design, per step: {growing}; {report.dropped} events of the timeline "
-        "dropped."
+        f"{report.generations} generations: {report.changes_first} changes in the warm-up, then "
+        f"{changes}; {report.samples} samples behind the first {report.warm_up:,} steps; metrics "
+        f"read {report.scrapes} times. Files that grow by design, per step: {growing}; "
+        f"{report.dropped} events of the timeline dropped."
     )
 
 
@@ -353,14 +358,26 @@ def change(job: Job, kind: str) -> None:
     job.wait_for("a worker is to come")
 
 
-def accompany(job: Job, steps: int, steps_per_change: int) -> tuple[Sampler, Counter[str]]:
-    """Watches and changes a job until shortly before its end."""
+def accompany(
+    job: Job, steps: int, steps_per_change: int, changes_first: int
+) -> tuple[Sampler, Counter[str], int]:
+    """Watches and changes a job until shortly before its end.
+
+    Args:
+        changes_first: so many one after the other, before anything counts.
+
+    Returns:
+        What was seen, the changes behind the first ones, and the step at which those were over.
+    """
     job.wait_for("the job is to start")
     while not job.members():
         time.sleep(0.05)
     sampler, changes = Sampler(job), Counter[str]()
     sampler.find()
-    due = steps_per_change
+    for number in range(changes_first):
+        change(job, CHANGES[number % len(CHANGES)])
+    first_over = job.step()
+    due = first_over + steps_per_change
     while job.process.poll() is None and job.step() < steps:
         if job.step() >= due and due <= steps - steps_per_change and job.members():
             kind = CHANGES[sum(changes.values()) % len(CHANGES)]
@@ -370,7 +387,7 @@ def accompany(job: Job, steps: int, steps_per_change: int) -> tuple[Sampler, Cou
         with suppress(OSError):  # the job has ended
             sampler.look()
         time.sleep(SAMPLE_S)
-    return sampler, changes
+    return sampler, changes, first_over
 
 
 # ---- What follows from it
@@ -400,15 +417,16 @@ def rows(samples: Sequence[Sample]) -> dict[str, dict[str, Slope]]:
     return found
 
 
-def run(steps: int, steps_per_change: int, folder: Path) -> Report:
+def run(steps: int, steps_per_change: int, changes_first: int, folder: Path) -> Report:
     """Run a job and judge it."""
     began_s = time.monotonic()
     with started(folder, steps) as job:
-        sampler, changes = accompany(job, steps, steps_per_change)
+        sampler, changes, first_over = accompany(job, steps, steps_per_change, changes_first)
         report = Report(steps=steps, exit_code=job.ends(), changes=dict(changes))
+    report.changes_first = changes_first
     report.seconds = time.monotonic() - began_s
     report.scrapes, report.generations = job.scrapes, job.generation() + 1
-    report.warm_up = int(WARM_UP * steps)
+    report.warm_up = max(int(WARM_UP * steps), first_over)
     samples = [sample for sample in sampler.samples if sample.step >= report.warm_up]
     report.samples = len(samples)
     if len(samples) >= LEAST_BLOCKS:
@@ -455,6 +473,9 @@ def main() -> int:
     parser.add_argument(
         "--steps-per-change", type=int, default=0, help="default: a 20th, at least 4000"
     )
+    parser.add_argument(
+        "--changes-first", type=int, default=60, help="how many there are in the warm-up"
+    )
     parser.add_argument("--json", type=Path, help="file for the report")
     options = parser.parse_args()
     if options.steps < 2000:
@@ -462,7 +483,8 @@ def main() -> int:
     # A worker takes seconds to come, and only whole jobs are looked at.
     usual = max(options.steps // 20, 4000)
     with tempfile.TemporaryDirectory(prefix="horovod-soak-") as name:
-        report = run(options.steps, options.steps_per_change or usual, Path(name))
+        per_change = options.steps_per_change or usual
+        report = run(options.steps, per_change, options.changes_first, Path(name))
     if options.json:
         options.json.write_text(json.dumps(asdict(report), indent=1) + "\n")
     found = report.all_faults()
