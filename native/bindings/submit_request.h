@@ -16,6 +16,11 @@ namespace hvd::bindings {
 // Throws TypeError for a keyword that there is not, or a value of another type.
 [[nodiscard]] SubmitRequest request_from(const nanobind::kwargs& options);
 
+// The same of one tensor, which is reduced without factors or weight: what most training steps give.
+[[nodiscard]] SubmitRequest plain_reduction(nanobind::handle name, const Buffer& input, const Buffer& output,
+                                            nanobind::str prefix, int reduce_op, uint32_t process_set, bool waits_next,
+                                            nanobind::handle call_site, nanobind::object keep_alive);
+
 [[nodiscard]] std::string signature_of_submit();  // for type checkers
 
 }  // namespace hvd::bindings

@@ -86,6 +86,12 @@ class Sent:
         self.names.append(handle.name)
         return handle
 
+    def allreduce(self, *args: Any) -> _native.Handle:
+        """As the engine's."""
+        handle = self._engine.allreduce(*args)
+        self.names.append(handle.name)
+        return handle
+
     def take(self) -> list[str]:
         """The names since the last call."""
         taken, self.names = self.names, []

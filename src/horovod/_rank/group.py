@@ -209,7 +209,13 @@ class Group:
         if self._rank is None:
             raise self._refusal()
         is_plain = reduction is PLAIN_SUM or reduction is PLAIN_AVERAGE
-        if is_plain or reduction[1:] == _PLAIN_REST:  # mostly: no keyword that says nothing
+        is_plain = is_plain or reduction[1:] == _PLAIN_REST
+        if is_plain and len(inputs) == len(outputs) == 1:  # mostly
+            op, (given,), (taken,) = reduction[0], inputs, outputs
+            return self._engine.allreduce(
+                name, given, taken, prefix, op, self._id, waits_next, call_site, keep
+            )
+        if is_plain:  # no keyword that says nothing
             return self._engine.submit(
                 _native.ALLREDUCE,
                 name,

@@ -8,11 +8,11 @@ import subprocess
 import sys
 import types
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from thread_ranks import ThreadRanks, run_ranks
+from thread_ranks import Sent, ThreadRanks, run_ranks
 from torch_training import F64, assert_close, assert_ranks_agree, backward, make_model
 
 import horovod.torch as hvd
@@ -129,26 +129,9 @@ def test_a_set_of_an_mpi_communicator_is_not_implemented() -> None:
         hvd.ProcessSet(communicator)
 
 
-class Recorder:
-    """An engine that notes the names of what is submitted to it."""
-
-    def __init__(self, engine: _native.Engine) -> None:
-        self._engine = engine
-        self.names: list[str] = []
-
-    def submit(self, *args: Any, **options: Any) -> _native.Handle:
-        handle = self._engine.submit(*args, **options)
-        self.names.append(handle.name)
-        return handle
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-
 def test_names_begin_with_the_operation() -> None:
     with ThreadRanks(1) as ranks:
-        recorder = Recorder(ranks.engines[0])
-        ranks.groups[0]._engine = recorder
+        sent = Sent(ranks.groups[0])
 
         def body(_: int) -> None:
             tensor, pair = torch.ones(2), [torch.ones(2), torch.ones(3)]
@@ -181,7 +164,7 @@ def test_names_begin_with_the_operation() -> None:
     named = [f"{prefix}.x" for prefix in prefixes]
     # Only operations without a name count, whatever their kind.
     unnamed = [f"{prefix}.noname.{number}" for number, prefix in enumerate(prefixes, 1)]
-    assert recorder.names == [*named, *unnamed, "barrier.noname", "join.noname"]
+    assert sent.names == [*named, *unnamed, "barrier.noname", "join.noname"]
 
 
 def test_unnamed_operations_meet_by_their_number() -> None:
