@@ -266,6 +266,14 @@ class Job:
                 raise TimeoutError("\n".join([f"{what}: no answer", *self.lines[-40:]]))
             time.sleep(0.05)
 
+    def wait_for_all(self) -> None:
+        """Waits until all ranks have said that they train in the newest generation."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.members():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise TimeoutError("\n".join(["some ranks do not train", *self.lines[-40:]]))
+            time.sleep(0.05)
+
     def ends(self) -> int:
         """Waits for the end; the exit code."""
         code = self.process.wait(PATIENCE_S)
@@ -347,6 +355,7 @@ class Sampler:
 
 def change(job: Job, kind: str) -> None:
     """Lets the youngest worker go, and another one come."""
+    job.wait_for_all()
     pid = job.members()[RANKS - 1]
     if kind == "drop":
         job.offer(RANKS - 1)
@@ -370,8 +379,7 @@ def accompany(
         What was seen, the changes behind the first ones, and the step at which those were over.
     """
     job.wait_for("the job is to start")
-    while not job.members():
-        time.sleep(0.05)
+    job.wait_for_all()
     sampler, changes = Sampler(job), Counter[str]()
     sampler.find()
     for number in range(changes_first):

@@ -215,19 +215,6 @@ class Group:
             return self._engine.allreduce(
                 name, given, taken, prefix, op, self._id, waits_next, call_site, keep
             )
-        if is_plain:  # no keyword that says nothing
-            return self._engine.submit(
-                _native.ALLREDUCE,
-                name,
-                inputs,
-                outputs,
-                prefix=prefix,
-                reduce_op=reduction[0],
-                process_set=self._id,
-                waits_next=waits_next,
-                call_site=call_site,
-                keep_alive=keep,
-            )
         op, prescale, postscale, weight, priority, quantized = reduction
         extra = {} if quantized is None else _keywords_of(quantized)
         return self._engine.submit(
