@@ -424,6 +424,7 @@ lint-native: $(VENV)/dev.stamp build/lint/configured.stamp
 	clang-format --dry-run -Werror $(NATIVE) $(FAKES)
 	@echo 'clang-tidy native'
 	@python tests/layers/translation_units.py build/lint | xargs -n 1 -P $(JOBS) clang-tidy -p build/lint --quiet \
+	  --removed-arg=-fno-thread-jumps \
 	  2> >(grep -vE '^[0-9]+ warnings? (generated|treated)' >&2)
 	@clang-tidy --quiet $(filter native/fuzz/%.cc,$(NATIVE)) -- -std=c++20 -Inative  # which g++ does not build
 

@@ -186,11 +186,13 @@ PyHandle submit(PyEngine& self, int kind, nb::handle name, std::vector<Buffer> i
 }
 
 // Without keywords: to read them takes a tenth of a short operation.
-PyHandle allreduce(PyEngine& self, nb::handle name, const Buffer& input, const Buffer& output, nb::str prefix,
-                   int reduce_op, uint32_t process_set, bool waits_next, nb::handle call_site, nb::object keep_alive) {
+PyHandle allreduce(PyEngine& self, const PlainReduction& reduction, nb::handle name, const Buffer& input,
+                   const Buffer& output, bool waits_next, nb::handle call_site, nb::object keep_alive) {
   const DropEnded drops;
-  return start(self, plain_reduction(name, input, output, std::move(prefix), reduce_op, process_set, waits_next,
-                                     call_site, std::move(keep_alive)));
+  SubmitRequest request = request_of(reduction, name, input, output, call_site);
+  request.waits_next = waits_next;
+  request.keeper = keep(std::move(keep_alive));
+  return start(self, std::move(request));
 }
 
 using LocalPeerTuple = std::tuple<int, int, int, int, int>;
@@ -286,6 +288,12 @@ void bind_port(nb::module_& module) {
       .def(nb::init<int, int>(), nb::arg("num_local"), nb::arg("local_index"))
       .def_prop_ro("segment_fd", [](const LocalPort& self) { return self.segment ? self.segment->fd() : -1; })
       .def_prop_ro("doorbell_fd", [](const LocalPort& self) { return self.doorbell.get(); });
+}
+
+void bind_plain_reduction(nb::module_& module) {
+  nb::class_<PlainReduction>(module, "PlainReduction",
+                             "What allreduces without factors, weight and priority have in common.")
+      .def(nb::new_(&plain_reduction), nb::arg("prefix"), nb::arg("reduce_op"), nb::arg("process_set"));
 }
 
 void bind_handle(nb::module_& module) {
@@ -393,6 +401,7 @@ void bind_engine(nb::module_& module) {
   bind_port(module);
   bind_completions(module);
   bind_handle(module);
+  bind_plain_reduction(module);
   nb::class_<PyEngine> engine(
       module, "Engine",
       "The engine of one rank; owns one thread. `port` is None if no other rank is on this host. `local_peers` are "
@@ -417,11 +426,9 @@ void bind_engine(nb::module_& module) {
           "An allgather and an alltoall may have one per tensor, or one per tensor and member; without, the engine "
           "allocates. `keep_alive` is referenced until nothing "
           "touches the memory any more, then dropped by the next thread that calls the engine, or the main thread.")
-      .def("allreduce", &allreduce, nb::arg("name").none(), nb::arg("input"), nb::arg("output"), nb::arg("prefix"),
-           nb::arg("reduce_op"), nb::arg("process_set"), nb::arg("waits_next"), nb::arg("call_site"),
-           nb::arg("keep_alive").none(),
-           "Submit the allreduce of one tensor without factors, weight or priority; otherwise as `submit`, but faster "
-           "if all arguments are positional.")
+      .def("allreduce", &allreduce, nb::arg("reduction"), nb::arg("name").none(), nb::arg("input"), nb::arg("output"),
+           nb::arg("waits_next"), nb::arg("call_site"), nb::arg("keep_alive").none(),
+           "Submit the allreduce of one tensor as `submit` does, but faster: with positional arguments.")
       .def(
           "automatic_quantization",
           [](const PyEngine& self, uint32_t set) {

@@ -92,18 +92,20 @@ SubmitRequest request_from(const nb::kwargs& options) {
   return request;
 }
 
-SubmitRequest plain_reduction(nb::handle name, const Buffer& input, const Buffer& output, nb::str prefix, int reduce_op,
-                              uint32_t process_set, bool waits_next, nb::handle call_site, nb::object keep_alive) {
+PlainReduction plain_reduction(const nb::str& prefix, int reduce_op, uint32_t process_set) {
+  return {name_from(prefix), reduce_op_from(reduce_op), process_set};
+}
+
+SubmitRequest request_of(const PlainReduction& reduction, nb::handle name, const Buffer& input, const Buffer& output,
+                         nb::handle call_site) {
   SubmitRequest request;
   if (!name.is_none()) request.name = name_from(nb::cast<nb::str>(name));
-  request.prefix = name_from(prefix);
+  request.prefix = reduction.prefix;
   request.inputs.push_back(input);
   request.outputs.push_back(output);
-  request.reduce_op = reduce_op_from(reduce_op);
-  request.process_set = process_set;
-  request.waits_next = waits_next;
+  request.reduce_op = reduction.reduce_op;
+  request.process_set = reduction.process_set;
   request.call_site = call_site_from(call_site);
-  request.keeper = keep(std::move(keep_alive));
   return request;
 }
 

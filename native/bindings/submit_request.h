@@ -16,10 +16,18 @@ namespace hvd::bindings {
 // Throws TypeError for a keyword that there is not, or a value of another type.
 [[nodiscard]] SubmitRequest request_from(const nanobind::kwargs& options);
 
-// The same of one tensor, which is reduced without factors or weight: what most training steps give.
-[[nodiscard]] SubmitRequest plain_reduction(nanobind::handle name, const Buffer& input, const Buffer& output,
-                                            nanobind::str prefix, int reduce_op, uint32_t process_set, bool waits_next,
-                                            nanobind::handle call_site, nanobind::object keep_alive);
+// What the allreduces of a program mostly have in common: neither factors nor weight nor priority.
+struct PlainReduction {
+  std::string prefix;
+  ReduceOp reduce_op;
+  uint32_t process_set;
+};
+
+[[nodiscard]] PlainReduction plain_reduction(const nanobind::str& prefix, int reduce_op, uint32_t process_set);
+
+// Of one tensor, whose name may be None.
+[[nodiscard]] SubmitRequest request_of(const PlainReduction& reduction, nanobind::handle name, const Buffer& input,
+                                       const Buffer& output, nanobind::handle call_site);
 
 [[nodiscard]] std::string signature_of_submit();  // for type checkers
 

@@ -139,6 +139,7 @@ class Group:
         self._id = process_set_id
         self._ranks = tuple(ranks)
         self._rank = self._ranks.index(engine.rank) if engine.rank in self._ranks else None
+        self._plain: dict[tuple[str, ReduceOp], _native.PlainReduction] = {}
 
     @property
     def process_set_id(self) -> int:
@@ -211,9 +212,9 @@ class Group:
         is_plain = reduction is PLAIN_SUM or reduction is PLAIN_AVERAGE
         is_plain = is_plain or reduction[1:] == _PLAIN_REST
         if is_plain and len(inputs) == len(outputs) == 1:  # mostly
-            op, (given,), (taken,) = reduction[0], inputs, outputs
+            plain = self._plain.get((prefix, reduction[0])) or self._note_plain(prefix, reduction)
             return self._engine.allreduce(
-                name, given, taken, prefix, op, self._id, waits_next, call_site, keep
+                plain, name, inputs[0], outputs[0], waits_next, call_site, keep
             )
         op, prescale, postscale, weight, priority, quantized = reduction
         extra = {} if quantized is None else _keywords_of(quantized)
@@ -234,6 +235,11 @@ class Group:
             priority=priority,
             **extra,
         )
+
+    def _note_plain(self, prefix: str, reduction: Reduction) -> _native.PlainReduction:
+        plain = _native.PlainReduction(prefix, reduction.op, self._id)
+        self._plain[prefix, reduction.op] = plain
+        return plain
 
     def reducescatter(
         self,
