@@ -482,7 +482,7 @@ def main() -> int:
         "--steps-per-change", type=int, default=0, help="default: a 20th, at least 4000"
     )
     parser.add_argument(
-        "--changes-first", type=int, default=40, help="how many there are in the warm-up"
+        "--changes-first", type=int, default=30, help="how many there are in the warm-up"
     )
     parser.add_argument("--json", type=Path, help="file for the report")
     options = parser.parse_args()

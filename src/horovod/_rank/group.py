@@ -210,12 +210,17 @@ class Group:
         if self._rank is None:
             raise self._refusal()
         is_plain = reduction is PLAIN_SUM or reduction is PLAIN_AVERAGE
-        is_plain = is_plain or reduction[1:] == _PLAIN_REST
-        if is_plain and len(inputs) == len(outputs) == 1:  # mostly
-            plain = self._plain.get((prefix, reduction[0])) or self._note_plain(prefix, reduction)
-            return self._engine.allreduce(
-                plain, name, inputs[0], outputs[0], waits_next, call_site, keep
-            )
+        if is_plain or reduction[1:] == _PLAIN_REST:  # mostly
+            match inputs, outputs:
+                case [given], [taken]:
+                    try:
+                        plain = self._plain[prefix, reduction[0]]
+                    except KeyError:
+                        plain = _native.PlainReduction(prefix, reduction[0], self._id)
+                        self._plain[prefix, reduction[0]] = plain
+                    return self._engine.allreduce(
+                        plain, name, given, taken, waits_next, call_site, keep
+                    )
         op, prescale, postscale, weight, priority, quantized = reduction
         extra = {} if quantized is None else _keywords_of(quantized)
         return self._engine.submit(
@@ -235,11 +240,6 @@ class Group:
             priority=priority,
             **extra,
         )
-
-    def _note_plain(self, prefix: str, reduction: Reduction) -> _native.PlainReduction:
-        plain = _native.PlainReduction(prefix, reduction.op, self._id)
-        self._plain[prefix, reduction.op] = plain
-        return plain
 
     def reducescatter(
         self,
