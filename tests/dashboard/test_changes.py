@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 APPEARS_WITHIN_S = 2.0
-# Beside other work steps take longer, and so does the time until a job is called stuck.
-TRIALS = 4
 
 
 def pids_of(path: Path) -> dict[int, int]:
@@ -26,44 +24,33 @@ def pids_of(path: Path) -> dict[int, int]:
     return {int(each.name): int(each.read_text()) for each in path.iterdir()}
 
 
-def seconds_until(page: Page, selector: str, text: str, since: float) -> float:
-    """Wait for a text on the page; return how long after ``since`` it was there.
-
-    A locator would look every half second only.
-    """
+def assert_appears(page: Page, selector: str, text: str, since: float) -> None:
+    """Wait for a text on the page. A locator would look every half second only."""
     there = "([selector, text]) => document.querySelector(selector).textContent.includes(text)"
     page.wait_for_function(there, arg=[selector, text], polling=20, timeout=60_000)
-    return time.monotonic() - since
+    took_s = time.monotonic() - since
+    assert took_s < APPEARS_WITHIN_S, f"{text!r} appeared after {took_s:.2f} s"
 
 
-def seconds_until_shown(browser: Browser, home: Path) -> float:
-    """Stop a rank of a job, and kill another; return how long the slower of them took to show."""
-    pids = home / "pids"
-    pids.mkdir(parents=True)
+def test_a_stall_and_a_killed_rank(browser: Browser, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    pids.mkdir()
     os.environ["PIDS"] = str(pids)
-    with slow_job(home, "none", 0, 0.0, "--dashboard") as (job, _):
+    with slow_job(tmp_path, "none", 0, 0.0, "--dashboard") as (job, _):
         with opened(browser, job.address) as page:
             page.locator('td:has-text("running")').nth(2).wait_for(timeout=60_000)
             stopped = pids_of(pids)[2]
             since = time.monotonic()
             os.kill(stopped, signal.SIGSTOP)
-            stall_s = seconds_until(page, "h1", "nothing happens for", since)
+            assert_appears(page, "h1", "nothing happens for", since)
             assert "rank 2 on localhost" in page.locator("h1").inner_text()
             os.kill(stopped, signal.SIGCONT)
             page.locator("h1:not(:has-text('nothing happens'))").wait_for(timeout=60_000)
             since = time.monotonic()
             os.kill(pids_of(pids)[1], signal.SIGKILL)
-            seconds_until(page, "#events", "rank 1 on localhost was killed by signal 9", since)
-            kill_s = seconds_until(page, "#rows", "failed", since)
+            assert_appears(page, "#events", "rank 1 on localhost was killed by signal 9", since)
+            assert_appears(page, "#rows", "failed", since)
         assert job.process.wait(60) == 137
-    return max(stall_s, kill_s)
-
-
-def test_a_stall_and_a_killed_rank(browser: Browser, tmp_path: Path) -> None:
-    took_s: list[float] = []
-    while not took_s or min(took_s) >= APPEARS_WITHIN_S:
-        assert len(took_s) < TRIALS, took_s
-        took_s.append(seconds_until_shown(browser, tmp_path / str(len(took_s))))
 
 
 def test_an_elastic_change(browser: Browser, tmp_path: Path) -> None:
@@ -77,19 +64,14 @@ def test_an_elastic_change(browser: Browser, tmp_path: Path) -> None:
         opened(browser, job.address) as page,
     ):
         page.locator('td:has-text("running")').nth(2).wait_for(timeout=60_000)
-        late_s: list[float] = []
-        while not late_s or min(late_s) >= APPEARS_WITHIN_S:
-            assert len(late_s) < TRIALS, late_s
-            generation, ranks = len(late_s) + 1, 3 - (len(late_s) + 1) % 2
-            hosts.write_text(f"echo localhost:{ranks}\n")
-            change = page.locator("#events li", has_text=f"generation {generation}: {ranks} ranks")
-            change.wait_for(timeout=60_000)
-            happened = datetime.fromisoformat(
-                str(change.locator("time").get_attribute("datetime")).replace("Z", "+00:00")
-            )
-            late_s.append(time.time() - happened.timestamp())
-            now = f"{ranks} ranks, generation {generation}"
-            page.locator("#job", has_text=now).wait_for(timeout=60_000)
-            page.locator('td:has-text("running")').nth(ranks - 1).wait_for(timeout=60_000)
+        hosts.write_text("echo localhost:2\n")
+        change = page.locator("#events li", has_text="generation 1: 2 ranks")
+        change.wait_for(timeout=60_000)
+        happened = datetime.fromisoformat(
+            str(change.locator("time").get_attribute("datetime")).replace("Z", "+00:00")
+        )
+        assert time.time() - happened.timestamp() < APPEARS_WITHIN_S
+        page.locator("#job", has_text="2 ranks, generation 1").wait_for(timeout=60_000)
+        page.locator('td:has-text("running")').nth(1).wait_for(timeout=60_000)
         (tmp_path / "stop").touch()
         page.locator("#job", has_text="ended:").wait_for(timeout=60_000)
