@@ -8,7 +8,7 @@ leave (SIGTERM), or has no slot for a while; then a new one joins. Meanwhile the
 timeline, checkpoints and logged values, prints what ``--watch`` says, and serves metrics, which are
 read every 2 s.
 
-What a change keeps is bounded, or small, but the first ones touch memory that later ones use again:
+The first changes touch memory that later ones use again:
 ``--changes-first`` of them come at the beginning, one after the other, and do not count.
 
 Twice a second, whenever all ranks train, memory, descriptors, threads, shared memory and files of

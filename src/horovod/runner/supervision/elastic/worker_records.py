@@ -51,14 +51,12 @@ def on_record(turn: Turn, record: Record) -> None:
 
 def _on_late(turn: Turn, record: Record) -> None:
     """Note that a worker that had ended with code 0 was to leave: its end came first."""
-    generation = turn.facts.generation
-    leaves = record.kind is EventKind.LEAVING
-    overtaken = [each for each in generation.finished if each.identity == record.worker.identity]
-    if not leaves or not overtaken:
-        return
-    generation.finished = tuple(each for each in generation.finished if each not in overtaken)
-    name = reports.named(turn.facts, overtaken[0])
-    turn.lose(overtaken[0], f"{name} left: {record.text}")
+    finished = turn.facts.generation.finished
+    overtaken = [each for each in finished if each.identity == record.worker.identity]
+    if record.kind is EventKind.LEAVING and overtaken:
+        turn.facts.generation.finished = tuple(each for each in finished if each not in overtaken)
+        name = reports.named(turn.facts, overtaken[0])
+        turn.lose(overtaken[0], f"{name} left: {record.text}")
 
 
 def _on_reset(turn: Turn, process: Process, record: Record) -> None:
