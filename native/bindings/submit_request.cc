@@ -15,6 +15,11 @@ namespace {
 
 // The name of the user's file may be of any bytes.
 std::string call_site_from(nb::handle call_site) {
+  if (PyUnicode_Check(call_site.ptr())) {  // kept in the string from the first time on
+    Py_ssize_t size = 0;
+    if (const char* text = PyUnicode_AsUTF8AndSize(call_site.ptr(), &size)) return {text, static_cast<size_t>(size)};
+    PyErr_Clear();
+  }
   const nb::object bytes = nb::steal(PyUnicode_AsEncodedString(call_site.ptr(), "utf-8", "surrogateescape"));
   if (bytes.is_valid()) return {PyBytes_AsString(bytes.ptr()), static_cast<size_t>(PyBytes_Size(bytes.ptr()))};
   PyErr_Clear();

@@ -135,7 +135,7 @@ bool Agreement::answer_all() {
 // On the coordinator: tells all members, this rank last, what has been agreed.
 bool Agreement::answer(ProcessSet& set) {
   if (set.negotiator == nullptr || !set.negotiator->has_responses()) return false;
-  const std::vector<Response> responses = set.negotiator->take_responses(with_.executions.room_of(set));
+  std::vector<Response> responses = set.negotiator->take_responses(with_.executions.room_of(set));
   const std::vector<Directed> directed = set.negotiator->take_directed();
   if (responses.empty() && directed.empty()) return false;
   with_.observer.record_cycle();
@@ -147,14 +147,14 @@ bool Agreement::answer(ProcessSet& set) {
     message.responses = {response};
     with_.control.send(set.members[static_cast<size_t>(member)], message);
   }
-  if (set.size() > 1 && !responses.empty()) {
-    message.responses = responses;
+  message.responses = std::move(responses);
+  if (set.size() > 1 && !message.responses.empty()) {
     const Bytes bytes = message.encode();
     for (const int member : set.members) {
       if (member != with_.job.rank) with_.control.send(member, bytes);
     }
   }
-  for (const Response& response : responses) apply(set, response);
+  for (const Response& response : message.responses) apply(set, response);
   for (const auto& [member, response] : directed) {
     if (member == set.set_rank) apply(set, response);
   }

@@ -115,6 +115,7 @@ class Negotiator {
     int64_t id = -1;
     uint64_t digest = 0;      // of what was agreed last
     RequestSpec spec;         // what was agreed last
+    uint64_t family = 0;      // of `spec`: equal for what may be fused, if members take part alike; 0: alone
     std::vector<Slot> slots;  // by set rank
     int num_announced = 0;
     bool ready = false;
@@ -194,6 +195,7 @@ class Negotiator {
   [[nodiscard]] int32_t device_of(const Entry& entry, size_t member) const;
   [[nodiscard]] std::vector<int32_t> devices_of(const Entry& entry) const;
   void assign_id(Entry& entry);
+  [[nodiscard]] uint64_t family_of(const RequestSpec& spec) const;
   [[nodiscard]] uint64_t fusion_key(const Entry& entry) const;
   [[nodiscard]] static int32_t priority_of(const Entry& entry);
   [[nodiscard]] std::vector<Entry*> take_startable(const Room& room);

@@ -71,7 +71,10 @@ void Negotiator::take_ready(Entry& entry) {
     return;
   }
   const Slot& first = first_slot(entry);
-  if (first.spec != nullptr) entry.spec = *first.spec;
+  if (first.spec != nullptr) {
+    entry.spec = *first.spec;
+    entry.family = family_of(entry.spec);
+  }
   entry.digest = first.digest;
   check_slots(entry);
   error = unexpected_rows(entry);
@@ -327,26 +330,30 @@ Response Negotiator::join_result() {
 }
 
 // Operations of the same key may travel in one batch, so they must agree in all that belongs to a batch.
-uint64_t Negotiator::fusion_key(const Entry& entry) const {
-  const RequestSpec& spec = entry.spec;
+uint64_t Negotiator::family_of(const RequestSpec& spec) const {
   if (spec.kind != OpKind::kAllreduce && spec.kind != OpKind::kBroadcast) return 0;
   if (spec.tensors.size() > 1 && !options_.fuse_groups) return 0;
   RequestSpec kind = spec;
   kind.name.clear();
   kind.tensors.clear();
-  const bool one_dtype = std::all_of(spec.tensors.begin(), spec.tensors.end(), [&](const TensorSpec& tensor) {
-    return tensor.dtype == spec.tensors.front().dtype;
-  });
   if (spec.kind == OpKind::kAllreduce) {
+    const DType dtype = spec.tensors.front().dtype;
+    const bool one_dtype = std::all_of(spec.tensors.begin(), spec.tensors.end(),
+                                       [&](const TensorSpec& tensor) { return tensor.dtype == dtype; });
     if (!one_dtype) return 0;
-    kind.tensors.push_back({spec.tensors.front().dtype, {}});
+    kind.tensors.push_back({dtype, {}});
   }
-  uint64_t key = mix(kind.digest(), static_cast<uint64_t>(is_reachable(entry)));
+  return kind.digest() | 1;
+}
+
+uint64_t Negotiator::fusion_key(const Entry& entry) const {
+  if (entry.family == 0) return 0;
+  uint64_t key = mix(entry.family, static_cast<uint64_t>(is_reachable(entry)));
   for (size_t member = 0; member < entry.slots.size(); ++member) {
     const Slot& slot = entry.slots[member];
     if (!slot.announced) key = mix(key, member + 1);
-    if (spec.weighted) key = mix(key, std::bit_cast<uint64_t>(slot.weight));
-    if (spec.on_gpu) key = mix(key, static_cast<uint64_t>(device_of(entry, member)));
+    if (entry.spec.weighted) key = mix(key, std::bit_cast<uint64_t>(slot.weight));
+    if (entry.spec.on_gpu) key = mix(key, static_cast<uint64_t>(device_of(entry, member)));
   }
   return key | 1;
 }
@@ -361,6 +368,7 @@ int32_t Negotiator::priority_of(const Entry& entry) {
 
 // Of what is ready, that for which there is room; by priority, and in the order in which it became ready.
 std::vector<Negotiator::Entry*> Negotiator::take_startable(const Room& room) {
+  if (ready_.empty()) return {};
   std::vector<std::tuple<int64_t, size_t, Entry*>> order;  // negated priority, place
   std::deque<Entry*> waiting;
   for (Entry* entry : std::exchange(ready_, {})) {

@@ -156,23 +156,26 @@ void check_operation(Operation& operation, const std::vector<int>& members) {
 }
 
 int common_device(const Operation& operation) {
-  std::vector<int> devices;
-  for (const Buffer& input : operation.request.inputs) devices.push_back(input.device);
-  for (const Buffer& output : operation.request.outputs) devices.push_back(output.device);
-  if (devices.empty()) return kCpuDevice;
+  const std::vector<Buffer>& inputs = operation.request.inputs;
+  const std::vector<Buffer>& outputs = operation.request.outputs;
+  if (inputs.empty() && outputs.empty()) return kCpuDevice;
+  const int first = (inputs.empty() ? outputs : inputs).front().device;
   const auto place = [](int device) {
     return device == kCpuDevice ? std::string("the CPU") : "cuda:" + std::to_string(device);
   };
-  if (traits_of(operation.spec.kind).is_transfer && devices.front() != kCpuDevice) {
-    refuse_unsupported(operation, "send and recv take tensors on the CPU, but this one is on " +
-                                      place(devices.front()) + ". Copy it with .cpu() before");
+  if (traits_of(operation.spec.kind).is_transfer && first != kCpuDevice) {
+    refuse_unsupported(operation, "send and recv take tensors on the CPU, but this one is on " + place(first) +
+                                      ". Copy it with .cpu() before");
   }
-  const auto other =
-      std::find_if(devices.begin(), devices.end(), [&](int device) { return device != devices.front(); });
-  if (other == devices.end()) return devices.front();
-  refuse(operation, "all tensors of one operation must be on one device, but some are on " + place(devices.front()) +
-                        " and others on " + place(*other) +
-                        ". Move them, or submit those of each device by themselves");
+  for (const auto* buffers : {&inputs, &outputs}) {
+    for (const Buffer& buffer : *buffers) {
+      if (buffer.device == first) continue;
+      refuse(operation, "all tensors of one operation must be on one device, but some are on " + place(first) +
+                            " and others on " + place(buffer.device) +
+                            ". Move them, or submit those of each device by themselves");
+    }
+  }
+  return first;
 }
 
 void check_received(const RequestSpec& spec, const std::string& from) {

@@ -73,7 +73,9 @@ void Submission::count(Operation& operation) {
 void Submission::submit(const std::shared_ptr<Operation>& operation) {
   const Locked<Queue> queue = queue_.lock();
   refuse_if_ended(*queue, *operation);
-  check(*queue, membership_of(*queue, operation->request.process_set, operation->spec.name), *operation);
+  Membership& set = membership_of(*queue, operation->request.process_set, operation->spec.name);
+  check(*queue, set, *operation);
+  set.in_flight.emplace(operation->spec.name, operation);
   operation->state.submitted = job_.clock->now();
   queue->last.name = operation->spec.name;
   queue->last.call_site = operation->request.call_site;
@@ -90,7 +92,7 @@ void Submission::submit(const std::shared_ptr<Operation>& operation) {
   } else if (!queue->doorbell->ring()) {  // nobody would look at it
     queue->operations.pop_back();
     --queue->num_in_flight;
-    queue->memberships.at(operation->request.process_set).names_in_flight.erase(operation->spec.name);
+    set.in_flight.erase(operation->spec.name);
     throw closed_descriptors(job_);
   }
 }
@@ -127,9 +129,10 @@ void Submission::check(Queue& queue, Membership& set, Operation& operation) cons
   operation.state.set_rank = set.set_rank;
   check_operation(operation, set.members);
   operation.state.digest = operation.spec.digest();
-  if (const auto first = set.names_in_flight.find(operation.spec.name); first != set.names_in_flight.end()) {
+  if (const auto first = set.in_flight.find(operation.spec.name); first != set.in_flight.end()) {
+    const std::string& site = first->second->request.call_site;
     throw Error(ErrorKind::kDuplicateName, operation.spec.name + " is still in flight" +
-                                               (first->second.empty() ? "" : ", submitted at " + first->second) +
+                                               (site.empty() ? "" : ", submitted at " + site) +
                                                "; wait for it, or give the second operation another name");
   }
   const OpKind kind = operation.spec.kind;
@@ -141,7 +144,6 @@ void Submission::check(Queue& queue, Membership& set, Operation& operation) cons
   if (operation.spec.by_members) check_by_members(operation);
   if (kind == OpKind::kAddProcessSet) check_new_process_set(operation);
   if (kind == OpKind::kRemoveProcessSet) check_removal(queue, operation);
-  set.names_in_flight.emplace(operation.spec.name, operation.request.call_site);
 }
 
 void Submission::check_new_process_set(const Operation& operation) const {
@@ -221,7 +223,7 @@ void Submission::release(const Operation& operation, bool failed) {
   const Locked<Queue> queue = queue_.lock();
   const auto set = queue->memberships.find(operation.request.process_set);
   if (set != queue->memberships.end()) {
-    if (set->second.names_in_flight.erase(operation.spec.name) > 0) count_wait(*queue, operation);
+    if (set->second.in_flight.erase(operation.spec.name) > 0) count_wait(*queue, operation);
     if (operation.spec.kind == OpKind::kJoin) {
       ++set->second.num_joins;
       set->second.num_unnamed = 0;
@@ -249,7 +251,7 @@ void Submission::add_process_set(uint32_t id, std::vector<int> members, int set_
 
 void Submission::remove_process_set(uint32_t id) { queue_.lock()->memberships.erase(id); }
 
-bool Submission::is_idle(uint32_t set) const { return queue_.lock()->memberships.at(set).names_in_flight.empty(); }
+bool Submission::is_idle(uint32_t set) const { return queue_.lock()->memberships.at(set).in_flight.empty(); }
 
 bool Submission::is_leaving(uint32_t set) const { return queue_.lock()->memberships.at(set).closing; }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -90,9 +91,9 @@ class Submission {
   struct Membership {
     std::vector<int> members;
     int set_rank = -1;
-    std::unordered_map<std::string, std::string> names_in_flight = {};  // and the call site of each
-    bool closing = false;                                               // its removal has been submitted here
-    uint64_t num_unnamed = 0;                                           // operations since the last join
+    std::unordered_map<std::string_view, std::shared_ptr<const Operation>> in_flight = {};  // by its name
+    bool closing = false;      // its removal has been submitted here
+    uint64_t num_unnamed = 0;  // operations since the last join
     uint64_t num_joins = 0;
     uint64_t num_transfers = 0;
   };
