@@ -74,9 +74,11 @@ def _repr(self: DataclassInstance) -> str:
 
 
 def _compared(self: DataclassInstance) -> tuple[object, ...]:
-    return tuple(
-        getattr(self, name) for name, field in self.__dataclass_fields__.items() if field.compare
-    )
+    # From a list: CPython keeps freed tuples, 2,000 of each length, and makes one from a generator
+    # without taking any of these.
+    fields = self.__dataclass_fields__
+    values = [getattr(self, name) for name, field in fields.items() if field.compare]
+    return tuple(values)
 
 
 def _equals(self: DataclassInstance, other: object) -> object:

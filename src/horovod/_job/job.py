@@ -14,6 +14,7 @@ from horovod._job.records import (
     Event,
     EventKind,
     Store,
+    alive_key,
     claim_identity,
     dismissed_key,
     generation_key,
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from horovod._job.membership import Membership, Worker
 
 _LOOPBACK = "127.0.0.1"
+# A job may have changes without end. Who is further behind than that looks for the newest one.
+_KEPT_GENERATIONS = 16
 
 JobT = TypeVar("JobT", bound="Job")
 
@@ -127,6 +130,14 @@ class Job:
         self._store.add(dismissed_key(identity), text.encode())
         self.available.pop(identity, None)
 
+    def forget(self, identity: str) -> None:
+        """Deletes what the store holds for a worker whose process has ended.
+
+        That there was such a worker remains known: an identity names one process, for ever.
+        """
+        self._store.delete(alive_key(identity))
+        self._store.delete(dismissed_key(identity))
+
     def break_up(self, text: str) -> None:
         """Lets members that still connect in the newest generation give it up.
 
@@ -169,6 +180,7 @@ class Job:
         self._fail(last, text)
         # Who comes late to it looks at the next one. What is older than that has no reader.
         self._store.set(generation_key(last.generation), places_to_json({}))
+        self._store.delete(generation_key(generation - _KEPT_GENERATIONS))
         if last.generation > 0:
             self._store.delete_prefix(f"peers/{last.generation - 1}.")
 

@@ -149,7 +149,7 @@ def identity_key(identity: str) -> str:
 
 def places_to_json(places: Mapping[str, Place]) -> bytes:
     """The places of a generation as they are in the store."""
-    return json.dumps({identity: asdict(place) for identity, place in places.items()}).encode()
+    return json.dumps({identity: vars(place) for identity, place in places.items()}).encode()
 
 
 def identities_in(text: bytes) -> frozenset[str]:

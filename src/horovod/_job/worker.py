@@ -234,19 +234,22 @@ class JoinedWorker:
             Dismissed: the job goes on without this worker.
         """
         deadline = time.monotonic() + timeout_s
-        newest = b"" if self._has_left else self._awaiting.try_get(NEWEST_KEY)
-        generation = max(after + 1, int(newest or b"0"))
+        generation = after + 1
         while True:
-            text = self._wait_for(generation, max(0.0, deadline - time.monotonic()))
-            if text is None:
+            # Again each time: those that were replaced long ago are deleted.
+            generation = max(generation, -1 if self._has_left else self.newest())
+            left_s = deadline - time.monotonic()
+            text = self._ask(self._awaiting, generation, min(max(0.0, left_s), _LOOK_AROUND_S))
+            if text is not None:
+                place = place_of(self.identity, text)
+                if place is not None:
+                    return self.assignment(place)
+                generation += 1
+            elif left_s <= 0:
                 raise StartError(
                     f"worker {self.identity} got no place after generation {after} within "
                     f"{timeout_s:g} s"
                 )
-            place = place_of(self.identity, text)
-            if place is not None:
-                return self.assignment(place)
-            generation += 1
 
     def await_entry(self, generation: int) -> None:
         """Waits until those who trained before enter a generation in which this worker is new.
@@ -287,7 +290,8 @@ class JoinedWorker:
 
         Args:
             generation: those above it are told.
-            notify: called with the number of each. It also ends when the store is lost.
+            notify: called with the number of each, but for those that were replaced long before
+                this thread asked. It also ends when the store is lost.
             beat_s: how often the thread tells the job that this process is alive, in seconds; 0 for
                 never.
             beat: called each time on that thread, with its connection to the store.
@@ -343,11 +347,8 @@ class JoinedWorker:
     def _tell(self, event: Event) -> None:
         self._presence.append(EVENTS, event.to_json())
 
-    def _wait_for(self, generation: int, timeout_s: float) -> bytes | None:
-        """The places of a generation; None if it did not come in time."""
-        return self._ask(self._awaiting, generation, timeout_s)
-
     def _ask(self, client: StoreClient, generation: int, timeout_s: float) -> bytes | None:
+        """The places of a generation; None if it did not come in time, or is deleted."""
         key, stop = generation_key(generation), dismissed_key(self.identity)
         found = {} if self._has_left else client.wait_all([key], timeout_s, stop)
         if self._has_left:
@@ -371,9 +372,13 @@ class JoinedWorker:
                     beats += 1
                     client.set(alive_key(self.identity), str(beats).encode())
                     beat(client)
-                if self._ask(client, generation, beat_s or MAX_TIMEOUT_S) is not None:
-                    notify(generation)
-                    generation += 1
+                if self._ask(client, generation, beat_s or _LOOK_AROUND_S) is None:
+                    newest = int(client.try_get(NEWEST_KEY) or b"-1")
+                    if newest < generation:
+                        continue
+                    generation = newest  # those between were deleted before this thread asked
+                notify(generation)
+                generation += 1
         except Dismissed:
             return  # told where it awaits its place
         except StartError as error:

@@ -84,7 +84,7 @@ class ReplayStore:
     a job that may change its workers for weeks.
     """
 
-    def __init__(self, capacity: int = 1024) -> None:
+    def __init__(self, capacity: int = 256) -> None:
         self._order: deque[bytes] = deque()
         self._seen: set[bytes] = set()
         self._capacity = capacity

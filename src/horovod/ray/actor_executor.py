@@ -205,6 +205,7 @@ class ActorExecutor:
         if started is None:
             return
         ray.kill(started.actor)
+        self._store.forget(event.worker, started.identity)
         error = event.future.exception()
         result = None if error is not None else event.future.result()
         code, report, ending = 0, None, ""

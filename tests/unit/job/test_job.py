@@ -11,7 +11,7 @@ import pytest
 from led_job import await_workers, begin_generation
 
 from horovod._job import Assignment, Place, StoreAddress, Worker
-from horovod._job.job import Job, open_job
+from horovod._job.job import Job, LocalJob, open_job
 from horovod._job.records import EVENTS, EventKind, lost_key
 from horovod._job.worker import JoinedWorker, join, join_as
 from horovod._rendezvous import StoreClient
@@ -34,6 +34,12 @@ def joined(job: Job, *hosts: str) -> list[JoinedWorker]:
     workers = [join(job.where, host, slot) for slot, host in enumerate(hosts)]
     await_workers(job, lambda job: {w.identity for w in workers} <= set(job.available), PATIENCE_S)
     return workers
+
+
+def kept_by(job: Job, prefix: str) -> set[str]:
+    """The keys that the store of a job holds."""
+    assert isinstance(job, LocalJob)
+    return {key for key in job.server._table._values if key.startswith(prefix)}
 
 
 def test_a_loss_can_be_read_until_nobody_trains_where_it_came(job: Job) -> None:
@@ -66,6 +72,47 @@ def test_events_that_were_read_are_not_kept(job: Job) -> None:
     for _ in workers[1:]:
         event = job.next_event(PATIENCE_S)
         assert event is not None
+
+
+def test_little_is_kept_of_generations_and_workers_that_are_over(job: Job) -> None:
+    """A job may have changes without end; only who was in it stays known."""
+    (stays,) = joined(job, "a")
+    heard: queue.Queue[int] = queue.Queue()
+    stays.on_change(-1, heard.put, beat_s=0.05)
+
+    def one_comes_and_goes() -> None:
+        (goes,) = joined(job, "b")
+        goes.on_change(job.next_generation - 1, lambda generation: None, beat_s=0.05)
+        begin_generation(job)
+        assert goes.await_place(-1, PATIENCE_S).place is not None
+        job.dismiss(goes.identity, "enough")
+        goes.leave()
+        job.forget(goes.identity)
+        begin_generation(job)
+
+    for _ in range(20):
+        one_comes_and_goes()
+    assert kept_by(job, "job/alive/") == {f"job/alive/{stays.identity}"}
+    assert kept_by(job, "job/dismissed/") == set()
+    assert kept_by(job, "job/generation/") == {f"job/generation/{n}" for n in range(24, 40)}
+    while heard.get(timeout=PATIENCE_S) < job.next_generation - 1:
+        pass
+    stays.leave()
+
+
+def test_one_that_is_far_behind_finds_the_newest_generation(job: Job) -> None:
+    """Those that it would look at next are deleted."""
+    first, late = joined(job, "a", "a")
+    heard: queue.Queue[int] = queue.Queue()
+    for _ in range(40):
+        begin_generation(job, [first.worker])
+    begin_generation(job, [first.worker, late.worker])
+    late.on_change(0, heard.put, beat_s=0.05)
+    place = late.await_place(0, PATIENCE_S).place
+    assert place is not None
+    assert place.generation == heard.get(timeout=PATIENCE_S) == 40
+    for worker in (first, late):
+        worker.leave()
 
 
 def test_generations_of_a_job(job: Job) -> None:

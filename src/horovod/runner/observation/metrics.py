@@ -71,12 +71,13 @@ def _of_ranks(view: JobView) -> Iterator[Metric]:
     for name, what, value_of in _GPU if with_gpu else ():
         points = tuple((_place(view, rank), value_of(rank)) for rank in with_gpu)
         yield Metric(f"horovod_rank_{name}", GAUGE, what, points)
-    shares = tuple(
+    shares = [
         ({**_place(view, rank), "phase": phase}, float(f"{getattr(rank, phase):.4g}"))
         for rank in view.ranks
         for phase in _PHASES
-    )
-    yield Metric("horovod_rank_phase_ratio", GAUGE, "share of its time in each phase", shares)
+    ]
+    what = "share of its time in each phase"
+    yield Metric("horovod_rank_phase_ratio", GAUGE, what, tuple(shares))
 
 
 def _place(view: JobView, rank: RankView) -> dict[str, str]:

@@ -15,7 +15,6 @@ from horovod.runner.protocol.frames import STOP_SOON, FrameError, Kind, Reached,
 from horovod.runner.supervision import commands, events
 from horovod.runner.supervision.agents import what_it_wrote
 from horovod.runner.supervision.failure import RankExit
-from horovod.runner.supervision.fixed import Placed, placed_workers
 from horovod.runner.supervision.link import AgentLink
 from horovod.runner.supervision.outcome import Outcome
 from horovod.runner.supervision.relay import Relay
@@ -49,8 +48,8 @@ class AgentExecutor:
         self._links: dict[str, AgentLink] = {}  # by host
         self._released: list[AgentLink] = []  # of whose end nobody wants to hear
         self._parted: list[AgentLink] = []  # whose processes may still be about to end
-        self._placed: dict[int, Placed] = {}
-        self._living: set[int] = set()
+        self._ranks: dict[int, int] = {}  # of all workers ever: what one leaves may still write
+        self._started: dict[int, commands.StartWorker] = {}  # of those started alone that live
         self._left_running = ""
 
     # -- what the supervisor asks
@@ -99,8 +98,9 @@ class AgentExecutor:
             case commands.StartWorker():
                 self._start(command)
             case commands.EndWorker():
-                host = self._placed[command.worker].hostname
-                self._send(host, Kind.END_WORKER, command.how.to_bytes(), command.worker)
+                if command.worker in self._started:
+                    host = self._started[command.worker].host
+                    self._send(host, Kind.END_WORKER, command.how.to_bytes(), command.worker)
             case commands.EndAll():
                 for link in self._open_links():
                     link.send(Kind.STOP, command.how.to_bytes())
@@ -137,7 +137,7 @@ class AgentExecutor:
             self._lose(host, f"cannot start its agent: {error}")
             return
         self._links[host] = link
-        self._placed.update(placed_workers([job]))
+        self._ranks.update({worker.worker: worker.rank for worker in job.workers})
         where = f"is process {link.pid}" if link.pid else "runs there"
         self._reporting.log(f"the agent of {host} {where}")
         if self._agents.invitation is None:
@@ -188,8 +188,8 @@ class AgentExecutor:
         link.close()
         self._parted = [other for other in self._parted if other.exit_code(0.0) is None] + [link]
         if link.hostname not in self._links:
-            gone = {each for each in self._living if self._placed[each].hostname == link.hostname}
-            self._living -= gone
+            stay = {n: each for n, each in self._started.items() if each.host != link.hostname}
+            self._started = stay
 
     def _end(self, outcome: Outcome) -> None:
         """End the job for a reason that lies outside of it."""
@@ -199,13 +199,12 @@ class AgentExecutor:
 
     def _start(self, command: commands.StartWorker) -> None:
         # As long as it lives, its output appears under the rank that was free when it started.
-        taken = {self._placed[worker].rank for worker in self._living}
+        taken = {self._ranks[worker] for worker in self._started}
         rank = min(set(range(len(taken) + 1)) - taken)
         assert self._agents.worker_of is not None
         host, number = command.host, command.worker
         worker = self._agents.worker_of(host, number, command.identity, command.slot, rank)
-        self._living.add(number)
-        self._placed[number] = Placed(rank, host)
+        self._started[number], self._ranks[number] = command, rank
         self._relay.output.place({number: rank})
         self._send(host, Kind.START_WORKER, worker.to_json())
 
@@ -215,9 +214,9 @@ class AgentExecutor:
         Raises:
             FrameError: the job has no such worker.
         """
-        if worker not in self._placed:
+        if worker not in self._ranks:
             raise FrameError(f"about worker {worker}, which this job does not have")
-        return self._placed[worker].rank
+        return self._ranks[worker]
 
     # -- what agents say
 
@@ -317,15 +316,21 @@ class AgentExecutor:
 
     def _on_exit(self, link: AgentLink, worker: int, code: int, start_error: str = "") -> None:
         now, rank = time.monotonic(), self._rank_of(worker)
-        self._living.discard(worker)
         tail = self._relay.output.stderr_tail(worker)
-        if self._agents.worker_of is not None:  # an elastic job may have workers without end
-            self._relay.output.forget(worker)
         # A process that was killed had no time to report.
         report = self._reporting.report_of(worker) if code > 0 and not start_error else None
+        if worker in self._started:
+            self._forget(worker)
         ended = RankExit(rank, link.hostname, code, now, tail, start_error, worker, report)
         self._reporting.log(f"rank {rank} on {link.hostname} ended with code {ended.exit_code}")
         self._report(events.WorkerExited(now, worker, ended))
+
+    def _forget(self, worker: int) -> None:
+        """Keep nothing of a worker that has ended: an elastic job may have them without end."""
+        self._relay.output.forget(worker)
+        identity = self._started.pop(worker).identity
+        if self._agents.store is not None:
+            self._agents.store.forget(worker, identity)
 
 
 def _text_of(frame: Frame, most: int = 500) -> str:

@@ -158,11 +158,11 @@ def hearing(job: Job, news: News, timeout_s: float) -> Iterator[None]:
 
     def work() -> None:
         known: set[str] = set()
-        told: set[str] = set()
+        last: dict[str, bytes | None] = {}
         while not over.wait(beat_s_of(timeout_s)):
             membership = job.membership
             members = {each.worker.identity for each in (membership.members if membership else ())}
-            known = members | (known - told)
+            known |= members
             keys = {identity: alive_key(identity) for identity in known}
             try:
                 found = job.store.wait_all(list(keys.values()), 0.0) if keys else {}
@@ -170,9 +170,12 @@ def hearing(job: Job, news: News, timeout_s: float) -> Iterator[None]:
                 return  # the store was closed
             now_s = time.monotonic()
             values = {identity: found.get(key) for identity, key in keys.items()}
-            for identity, silent_s in silence.look(now_s, values).items():
-                told.add(identity)
+            silent = silence.look(now_s, values)
+            for identity, silent_s in silent.items():
                 news.put(WorkerSilent(now_s, identity, silent_s))
+            # When a process has ended, its sign is deleted; one that was told is told once.
+            ended = {each for each in known if values[each] is None and last.get(each)}
+            known, last = known - ended - silent.keys(), values
 
     with _beside(work, "horovod-silence", over.set):
         yield

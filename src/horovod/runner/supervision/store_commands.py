@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from horovod._rank.reports.end import end_key
 from horovod.errors import StartError
 from horovod.runner.supervision import commands
 from horovod.runner.supervision.events import EndAsked
@@ -30,6 +32,12 @@ class StoreCommands:
     def __init__(self, job: Job, published: Callable[[Membership], None]) -> None:
         self._job = job
         self._published = published
+
+    def forget(self, worker: int, identity: str) -> None:
+        """Delete what only a process that has ended, or a reader of its report, could need."""
+        with suppress(StartError):  # the store was closed, and all of it is gone
+            self._job.forget(identity)
+            self._job.store.delete(end_key(worker))
 
     def execute(self, command: Command, report: Callable[[Event], None]) -> None:
         """Carry out a command if it is for the store; a store that fails ends the job."""
