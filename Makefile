@@ -457,9 +457,9 @@ bench-hosts: $(VENV)/bench.stamp $(VENV)/installed.stamp ## the same between emu
 	python benchmarks/simulate.py
 
 # Also writes docs/data/elastic_soak.json, from which docs/benchmarks.md has its table, with SOAK='--json docs/data/elastic_soak.json'.
-STEPS ?= 205000
+STEPS ?= 400000
 SOAK ?=
-soak: $(VENV)/demo.stamp $(VENV)/installed.stamp ## an elastic job of STEPS=205000 steps: whether anything grows; minutes
+soak: $(VENV)/demo.stamp $(VENV)/installed.stamp ## an elastic job of STEPS=400000 steps: whether anything grows; minutes
 	python benchmarks/elastic_soak.py --steps $(STEPS) $(SOAK)
 
 docs: $(VENV)/dev.stamp $(VENV)/installed.stamp ## write tables and the stub; check programs, names and links

@@ -19,6 +19,7 @@ import allreduce
 import elastic_soak
 import simulate
 import training_step
+import versions
 
 from horovod._settings.document import run
 
@@ -49,6 +50,7 @@ def tables() -> dict[str, list[str]]:
     texts["scaling int8"] = scaling_table("scaling_int8")
     report = elastic_soak.from_json((DATA / "elastic_soak.json").read_text())
     texts["elastic soak"] = f"{elastic_soak.summary(report)}\n\n{elastic_soak.table(report)}"
+    texts["data plane"] = versions.show_report(load("data_plane"))
     return {name: text.splitlines() for name, text in texts.items()}
 
 

@@ -1,6 +1,6 @@
 """Soak of an elastic job: many steps, with all that keeps records, in which nothing may grow.
 
-    python benchmarks/elastic_soak.py --steps 100000 --json docs/data/elastic_soak.json
+    python benchmarks/elastic_soak.py --steps 400000 --json docs/data/elastic_soak.json
 
 A job of ``horovodrun`` trains a small network of PyTorch on three ranks of this machine. Every
 ``--steps-per-change`` steps its ranks change: the youngest worker is killed (SIGKILL), asked to
@@ -477,22 +477,17 @@ def faults(job: Job, report: Report, steps: int) -> list[str]:
 def main() -> int:
     """Run, print what came of it, and return 1 if anything is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--steps", type=int, default=400_000)
+    parser.add_argument("--steps-per-change", type=int, default=5000, help="behind the warm-up")
     parser.add_argument(
-        "--steps-per-change", type=int, default=0, help="default: a 20th, at least 4000"
-    )
-    parser.add_argument(
-        "--changes-first", type=int, default=30, help="how many there are in the warm-up"
+        "--changes-first", type=int, default=90, help="how many there are in the warm-up"
     )
     parser.add_argument("--json", type=Path, help="file for the report")
     options = parser.parse_args()
     if options.steps < 2000:
         parser.error(f"--steps {options.steps}: at least 2000, so that a line can be fitted")
-    # A worker takes seconds to come, and only whole jobs are looked at.
-    usual = max(options.steps // 20, 4000)
     with tempfile.TemporaryDirectory(prefix="horovod-soak-") as name:
-        per_change = options.steps_per_change or usual
-        report = run(options.steps, per_change, options.changes_first, Path(name))
+        report = run(options.steps, options.steps_per_change, options.changes_first, Path(name))
     if options.json:
         options.json.write_text(json.dumps(asdict(report), indent=1) + "\n")
     found = report.all_faults()

@@ -29,7 +29,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,6 +42,10 @@ DATA_PLANE = (
     *map(str, SIZES),
     *("many", "grouped", "resnet"),
     *(f"{size}@4" for size in SIZES if size != 4 * KIB),
+)
+HEAD = (
+    "| what | before | after | after / before, median of turns | quartiles |\n"
+    "| --- | ---: | ---: | ---: | --- |"
 )
 WARMUP_S = 1.0
 TURN_S = 0.4
@@ -210,6 +214,12 @@ def compare(checkouts: Sequence[Path], what: str, turns: int) -> Row:
     return row
 
 
+def show_report(report: dict[str, Any]) -> str:
+    """The table of a data file."""
+    rows = [Row(**row).show() for row in report["rows"]]
+    return "\n".join([f"load average before: {report['load_average']:.1f}", "", HEAD, *rows])
+
+
 def wanted_rows(words: Sequence[str]) -> list[str]:
     """What to measure, of a command line.
 
@@ -256,8 +266,7 @@ def main() -> None:
         install(checkout)
     load_average = os.getloadavg()[0]
     print(f"load average before: {load_average:.1f}\n")
-    print("| what | before | after | after / before, median of turns | quartiles |")
-    print("| --- | ---: | ---: | ---: | --- |")
+    print(HEAD)
     rows = []
     for what in wanted:
         rows.append(compare(checkouts, what, args.turns))

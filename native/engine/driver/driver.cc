@@ -85,7 +85,7 @@ bool Driver::wait(Operation& operation, Duration timeout) {
       operation.wait_done(until - std::chrono::steady_clock::now());
       num_waiters_.fetch_sub(1);
     }
-    if (std::chrono::steady_clock::now() >= until) break;
+    if (!operation.done() && std::chrono::steady_clock::now() >= until) break;
   }
   return operation.done();
 }
