@@ -2,7 +2,8 @@
 
 Workers append to the list ``job/events/``; whoever coordinates the job reads it from the front. A
 generation is ``job/generation/<number>``, the places of all its members by identity, and the key
-``job/newest`` holds the highest number. All of it is awaited in the store, never polled.
+``job/newest`` holds the highest number. All of it is awaited in the store; who waits for long looks
+at the highest number again, as generations that were replaced long ago are deleted.
 """
 
 from __future__ import annotations
