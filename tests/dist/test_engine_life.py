@@ -99,6 +99,27 @@ def test_an_idle_engine_uses_no_cpu() -> None:
         assert used < 0.001 * seconds
 
 
+def _waiting_cpu_s(seconds: float) -> float:
+    from horovod._rank import context
+
+    context.init()
+    context.global_group().barrier().wait(30)
+    before = time.process_time()
+    if context.rank() == 0:
+        threading.Event().wait(seconds)
+    context.global_group().barrier().wait(60)
+    used = time.process_time() - before
+    context.shutdown()
+    return used
+
+
+@pytest.mark.slow
+def test_ranks_that_wait_for_another_one_use_little_cpu() -> None:
+    seconds = 10.0
+    for used in horovod.run(_waiting_cpu_s, (seconds,), num_proc=4):
+        assert used < 0.01 * seconds
+
+
 def _fork_a_child() -> tuple[int, float]:
     import numpy as np
 
