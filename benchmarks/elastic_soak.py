@@ -480,7 +480,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=400_000)
     parser.add_argument("--steps-per-change", type=int, default=5000, help="behind the warm-up")
     parser.add_argument(
-        "--changes-first", type=int, default=90, help="how many there are in the warm-up"
+        "--changes-first", type=int, default=90, help="in the warm-up; each takes seconds of steps"
     )
     parser.add_argument("--json", type=Path, help="file for the report")
     options = parser.parse_args()
