@@ -156,7 +156,7 @@ EXPORTED Result ncclCommShrink(void* comm, const int* excluded, int num_excluded
 EXPORTED Result ncclCommGetAsyncError(void* comm, Result* error) {
   return guarded("ncclCommGetAsyncError", [&] {
     if (error == nullptr) return kInvalidArgument;
-    *error = find_communicator("ncclCommGetAsyncError", comm)->state();
+    *error = find_communicator("ncclCommGetAsyncError", comm)->ask_state();
     return kSuccess;
   });
 }

@@ -8,7 +8,7 @@
 namespace fake_nccl {
 namespace {
 
-// How long a caller that does not ask whether its collective is on the stream has gone on before it is.
+// How long a caller that does not ask whether its collective is on the stream has gone on before it is, in turns.
 constexpr std::chrono::milliseconds kLaunchTakes{1};
 
 std::mutex error_mutex;
@@ -86,6 +86,7 @@ void Communicator::run(const std::function<void()>& job) {
 void Communicator::submit(std::function<void()> job) {
   const std::lock_guard lock(mutex_);
   state_ = kInProgress;
+  asked_ = false;
   jobs_.push_back(std::move(job));
   changed_.notify_all();
 }
@@ -130,6 +131,13 @@ Result Communicator::wait_until_ready() {
 
 Result Communicator::state() const {
   const std::lock_guard lock(mutex_);
+  return state_;
+}
+
+Result Communicator::ask_state() {
+  const std::lock_guard lock(mutex_);
+  asked_ = true;
+  changed_.notify_all();
   return state_;
 }
 
@@ -185,6 +193,7 @@ std::optional<Premultiplied> Communicator::operator_of(Op op) const {
 }
 
 Result Communicator::launch(std::vector<Operation> operations, const fake_cuda::StreamPlace& place) {
+  const Launch when = fake_nccl::launch();
   bool later = false;
   {
     const std::lock_guard lock(mutex_);
@@ -192,18 +201,23 @@ Result Communicator::launch(std::vector<Operation> operations, const fake_cuda::
       if (!is_alone(operation.kind)) operation.sequence = next_sequence_++;
     }
     const bool its_turn = num_launches_++ % 2 == 0;
-    later = !spec_.blocking &&
-            (fake_nccl::launch() == Launch::kLater || (fake_nccl::launch() == Launch::kInTurns && its_turn));
+    later = !spec_.blocking && (when == Launch::kLater || (when == Launch::kInTurns && its_turn));
   }
   if (!later) {
     enqueue(std::move(operations), place);
     return kSuccess;
   }
-  submit([this, operations = std::move(operations), place] {
-    std::this_thread::sleep_for(kLaunchTakes);
+  submit([this, operations = std::move(operations), place, when] {
+    wait_for_launch(when);
     enqueue(operations, place);
   });
   return kInProgress;
+}
+
+void Communicator::wait_for_launch(Launch when) {
+  std::unique_lock lock(mutex_);
+  const auto patience = when == Launch::kLater ? kPatience : kLaunchTakes;
+  changed_.wait_for(lock, patience, [&] { return closed_ || (when == Launch::kLater && asked_); });
 }
 
 void Communicator::enqueue(std::vector<Operation> operations, const fake_cuda::StreamPlace& place) {

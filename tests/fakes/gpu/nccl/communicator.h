@@ -64,6 +64,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Result wait_until_ready();
 
   [[nodiscard]] Result state() const;
+  // The same, for a caller: what waits to be asked goes on.
+  [[nodiscard]] Result ask_state();
   [[nodiscard]] bool is_usable(const char* call) const { return check(call) == kSuccess; }
   // Why the call may not be made now.
   [[nodiscard]] Result check(const char* call) const;
@@ -88,6 +90,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void submit(std::function<void()> job);
   void meet();
   void say_goodbye();
+  void wait_for_launch(Launch when);
   void enqueue(std::vector<Operation> operations, const fake_cuda::StreamPlace& place);
   void execute(const std::vector<Operation>& operations, const fake_cuda::StreamPlace& place);
   void join();
@@ -102,6 +105,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool ended_operations_ = false;
   bool executing_ = false;
   bool closed_ = false;
+  bool asked_ = false;  // since the last job was submitted
   int num_outstanding_ = 0;
   int num_launches_ = 0;
   int num_offspring_ = 0;

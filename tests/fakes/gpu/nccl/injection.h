@@ -4,7 +4,8 @@
 //   version:21203              what ncclGetVersion says
 //   peers:remote_error         the loss of a peer is an asynchronous error; without it nothing is noticed
 //   launch:now, launch:later   whether collectives of non-blocking communicators are on their stream when the call
-//                              returns; without it in turns
+//                              returns, or once its caller has asked for the state; without it in turns, where later
+//                              is a moment after the call
 //   ACTION:CALL:N@RANK         happens to the Nth (1 without it) CALL of each communicator in which this process is
 //                              RANK (any, without it)
 // ACTION is
