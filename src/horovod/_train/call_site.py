@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # PyTorch and JAX may put frames of their compilers between the script and this package.
@@ -12,6 +16,10 @@ _OF_JAX = f"{os.sep}jax{os.sep}_src{os.sep}"
 # By file name, as every collective asks again. Programs that make code without end make names, too.
 _belongs_to_script: dict[str, bool] = {}
 _MOST_FILES = 4096
+# By code and place in it: to find the line takes a microsecond. The code is kept, so that no other
+# one gets its address.
+_sites: dict[tuple[int, int], tuple[CodeType, str]] = {}
+_MOST_SITES = 4096
 
 
 def _note(file_name: str) -> bool:
@@ -22,16 +30,31 @@ def _note(file_name: str) -> bool:
     return belongs
 
 
+def _note_site(frame: FrameType) -> str:
+    site = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    if len(_sites) >= _MOST_SITES:
+        _sites.clear()
+    _sites[id(frame.f_code), frame.f_lasti] = (frame.f_code, site)
+    return site
+
+
 def call_site() -> str:
     """Returns ``file:line`` of the innermost frame outside of this package, or an empty string."""
     # A chain of look-ups instead of the traceback module: every collective pays for this.
-    frame = sys._getframe(1).f_back
+    frame: FrameType | None
+    try:
+        frame = sys._getframe(2)
+    except ValueError:
+        return ""
     while frame is not None:
-        file_name = frame.f_code.co_filename
-        belongs = _belongs_to_script.get(file_name)
+        code = frame.f_code
+        known = _sites.get((id(code), frame.f_lasti))
+        if known is not None:
+            return known[1]
+        belongs = _belongs_to_script.get(code.co_filename)
         if belongs is None:
-            belongs = _note(file_name)
+            belongs = _note(code.co_filename)
         if belongs:
-            return f"{file_name}:{frame.f_lineno}"
+            return _note_site(frame)
         frame = frame.f_back
     return ""

@@ -27,8 +27,17 @@ def test_each_line_of_a_script_is_named() -> None:
         assert _asked_from(compiler, 1).startswith(__file__)
 
 
+def test_two_calls_in_one_function_are_told_apart() -> None:
+    names: dict[str, object] = {"call_site": call_site.call_site}
+    exec(_CODE, names)
+    lines = ["def both():", " return [", "  inside(),", "  inside(),", " ]", "x = both() + both()"]
+    exec(compile("\n".join(lines), "train.py", "exec"), names)
+    assert names["x"] == ["train.py:3", "train.py:4"] * 2
+
+
 def test_memory_of_files_has_a_limit_and_forgets_nothing_that_matters() -> None:
     for number in range(call_site._MOST_FILES + 10):
         assert _asked_from(f"<cell {number}>", 2) == f"<cell {number}>:2"
     assert len(call_site._belongs_to_script) <= call_site._MOST_FILES
+    assert len(call_site._sites) <= call_site._MOST_SITES
     assert _asked_from("train.py", 3) == "train.py:3"
