@@ -1,14 +1,16 @@
 """Instructions of one allreduce from Python to finished, counted by Valgrind: no clock, no noise.
 
     python benchmarks/instructions.py
+    python benchmarks/instructions.py --way torch
     python benchmarks/instructions.py --way many --functions 30
 
 A job of one rank does everything but wait for others: Python, the bindings, submission,
 negotiation, execution and completion. Callgrind counts two runs, of few calls and of more; the
 difference, divided by the number of further calls, is what one call costs. ``call`` submits 4 bytes
-and waits; ``many`` submits 500 tensors of 4 KiB, then waits for all, and is counted per tensor. Of
-``many`` the number varies a little, as the engine's thread takes part. The last lines are wake-ups
-and passes of the engine without Valgrind.
+and waits; ``torch`` is the same from ``hvd.allreduce_`` on, which takes minutes; ``many`` submits
+500 tensors of 4 KiB, then waits for all, and is counted per tensor. Of ``many`` the number varies a
+little, as the engine's thread takes part. The last lines are wake-ups and passes of the engine
+without Valgrind.
 """
 
 from __future__ import annotations
@@ -29,15 +31,17 @@ if TYPE_CHECKING:
 
 NUM_TENSORS = 500
 # Runs of each way, few and more.
-RUNS = {"call": (500, 1500), "many": (4, 8)}
-TENSORS = {"call": 1, "many": NUM_TENSORS}
+RUNS = {"call": (500, 1500), "torch": (500, 1500), "many": (4, 8)}
+TENSORS = {"call": 1, "torch": 1, "many": NUM_TENSORS}
 _LINE = re.compile(r"^\s*([\d,]+) \([^)]*\)\s+(\S.*)$")
 
 
 def make_work(way: str) -> tuple[Callable[[], None], Any]:
     """What is counted, and the engine that does it."""
     # Its idle threads would be counted.
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+    if way == "torch":
+        return make_work_of_torch()
     import numpy as np
 
     from horovod import _native
@@ -73,6 +77,22 @@ def make_work(way: str) -> tuple[Callable[[], None], Any]:
             handle.wait()
 
     return (call if way == "call" else many), engine
+
+
+def make_work_of_torch() -> tuple[Callable[[], None], Any]:
+    """As make_work(), through the adapter of PyTorch."""
+    import torch
+
+    import horovod.torch as hvd
+    from horovod._rank import context
+
+    hvd.init()
+    tensor = torch.zeros(1)
+
+    def call() -> None:
+        hvd.allreduce_(tensor, op=hvd.Sum, name="tensor.0")
+
+    return call, context.global_group().engine
 
 
 def run_here(way: str, num_runs: int) -> None:
