@@ -8,16 +8,13 @@
 #include "base/buffer.h"
 #include "base/error.h"
 #include "bindings/bindings.h"
+#include "bindings/dlpack.h"
 #include "engine/devices/devices.h"
 
 namespace nb = nanobind;
 
 namespace hvd::bindings {
 namespace {
-
-// Kinds of devices (dlpack.h).
-constexpr int kDlpackCpu = 1;
-constexpr int kDlpackCuda = 2;
 
 nb::tuple shape_tuple(const Shape& shape) {
   nb::list list;
@@ -45,29 +42,14 @@ void construct_buffer(Buffer* self, uintptr_t address, const std::string& dtype,
   }
 }
 
-DType dtype_of(nb::dlpack::dtype type) {
-  struct Row {
-    nb::dlpack::dtype_code code;
-    uint8_t bits;
-    DType dtype;
-  };
-  using Code = nb::dlpack::dtype_code;
-  static constexpr Row kRows[] = {
-      {Code::Bool, 8, DType::kBool},      {Code::UInt, 8, DType::kUInt8},       {Code::Int, 8, DType::kInt8},
-      {Code::UInt, 16, DType::kUInt16},   {Code::Int, 16, DType::kInt16},       {Code::UInt, 32, DType::kUInt32},
-      {Code::Int, 32, DType::kInt32},     {Code::UInt, 64, DType::kUInt64},     {Code::Int, 64, DType::kInt64},
-      {Code::Float, 16, DType::kFloat16}, {Code::Bfloat, 16, DType::kBFloat16}, {Code::Float, 32, DType::kFloat32},
-      {Code::Float, 64, DType::kFloat64}};
-  for (const Row& row : kRows) {
-    if (static_cast<uint8_t>(row.code) == type.code && row.bits == type.bits && type.lanes == 1) return row.dtype;
-  }
-  throw Error(ErrorKind::kUsage, "the array has a dtype that is not supported (complex, quantised or sub-byte)");
-}
-
 Buffer buffer_from_array(const nb::ndarray<nb::device::cpu, nb::c_contig>& array) {
   Shape shape;
   for (size_t d = 0; d < array.ndim(); ++d) shape.push_back(static_cast<int64_t>(array.shape(d)));
-  return {static_cast<std::byte*>(array.data()), dtype_of(array.dtype()), std::move(shape)};
+  const std::optional<DType> dtype = dtype_of(array.dtype());
+  if (!dtype) {
+    throw Error(ErrorKind::kUsage, "the array has a dtype that is not supported (complex, quantized or sub-byte)");
+  }
+  return {static_cast<std::byte*>(array.data()), *dtype, std::move(shape)};
 }
 
 nb::dlpack::dtype dlpack_of(DType dtype) {
@@ -112,6 +94,25 @@ OwnedArray part_of(const OwnedArray& array, size_t offset, const std::string& dt
 }
 
 }  // namespace
+
+std::optional<DType> dtype_of(nb::dlpack::dtype type) {
+  struct Row {
+    nb::dlpack::dtype_code code;
+    uint8_t bits;
+    DType dtype;
+  };
+  using Code = nb::dlpack::dtype_code;
+  static constexpr Row kRows[] = {
+      {Code::Bool, 8, DType::kBool},      {Code::UInt, 8, DType::kUInt8},       {Code::Int, 8, DType::kInt8},
+      {Code::UInt, 16, DType::kUInt16},   {Code::Int, 16, DType::kInt16},       {Code::UInt, 32, DType::kUInt32},
+      {Code::Int, 32, DType::kInt32},     {Code::UInt, 64, DType::kUInt64},     {Code::Int, 64, DType::kInt64},
+      {Code::Float, 16, DType::kFloat16}, {Code::Bfloat, 16, DType::kBFloat16}, {Code::Float, 32, DType::kFloat32},
+      {Code::Float, 64, DType::kFloat64}};
+  for (const Row& row : kRows) {
+    if (static_cast<uint8_t>(row.code) == type.code && row.bits == type.bits && type.lanes == 1) return row.dtype;
+  }
+  return std::nullopt;
+}
 
 void bind_buffer(nb::module_& module) {
   const nb::sig shape_signature("def shape(self) -> tuple[int, ...]");

@@ -81,17 +81,45 @@ struct Promise {
   bool kept = false;
 };
 
+void throw_error_of(const Operation& operation) {
+  if (operation.error()) throw Error(*operation.error());
+}
+
+// Waits in slices, so that Ctrl-C and other Python signal handlers come through. Returns false when the time is over.
+bool wait_for(Engine& engine, Operation& operation, std::optional<double> timeout_s) {
+  const bool forever = !timeout_s || *timeout_s > 1e8;
+  const bool is_endless = forever || *timeout_s > kEndlessWaitSeconds;
+  std::optional<Waiting> waiting;
+  if (is_endless) waiting.emplace(operation);
+  const TimePoint until =
+      std::chrono::steady_clock::now() +
+      (forever ? Duration::zero() : std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*timeout_s)));
+  WaitsLong waits_long;
+  while (!operation.done()) {
+    Duration slice = kSignalCheckPeriod;
+    if (!forever) slice = std::min<Duration>(slice, until - std::chrono::steady_clock::now());
+    if (slice <= Duration::zero()) return false;
+    {
+      const InterpreterUnlocked unlocked;
+      if (engine.wait(operation, slice)) break;
+      if (is_endless) waits_long.begin();
+    }
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    drop_ended();
+  }
+  // A peer that ended on the same Ctrl-C must not hide it from a caller who wants to save now.
+  if (operation.error() && PyErr_CheckSignals() != 0) throw nb::python_error();
+  throw_error_of(operation);
+  return true;
+}
+
 struct PyHandle {
   std::shared_ptr<Engine> engine;
   std::shared_ptr<Operation> operation;
   std::shared_ptr<Promise> promise;  // if the caller said that it waits next
 
-  void throw_error() const {
-    if (operation->error()) throw Error(*operation->error());
-  }
-
   void order(int device, uintptr_t stream) const {
-    if (operation->done()) throw_error();
+    if (operation->done()) throw_error_of(*operation);
     engine->order(*operation, device, reinterpret_cast<device::Stream>(stream));
   }
 
@@ -103,39 +131,15 @@ struct PyHandle {
   [[nodiscard]] bool finished() const {
     drop_ended();
     if (!operation->done()) return false;
-    throw_error();
+    throw_error_of(*operation);
     if (const auto error = operation->gpu.error()) throw Error(*error);
     return operation->settled();
   }
 
-  // Waits in slices, so that Ctrl-C and other Python signal handlers come through.
   bool wait(std::optional<double> timeout_s) const {
     const DropEnded drops;
     if (promise != nullptr) promise->kept = true;
-    const bool forever = !timeout_s || *timeout_s > 1e8;
-    const bool is_endless = forever || *timeout_s > kEndlessWaitSeconds;
-    std::optional<Waiting> waiting;
-    if (is_endless) waiting.emplace(*operation);
-    const TimePoint until =
-        std::chrono::steady_clock::now() +
-        (forever ? Duration::zero() : std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*timeout_s)));
-    WaitsLong waits_long;
-    while (!operation->done()) {
-      Duration slice = kSignalCheckPeriod;
-      if (!forever) slice = std::min<Duration>(slice, until - std::chrono::steady_clock::now());
-      if (slice <= Duration::zero()) return false;
-      {
-        const InterpreterUnlocked unlocked;
-        if (engine->wait(*operation, slice)) break;
-        if (is_endless) waits_long.begin();
-      }
-      if (PyErr_CheckSignals() != 0) throw nb::python_error();
-      drop_ended();
-    }
-    // A peer that ended on the same Ctrl-C must not hide it from a caller who wants to save now.
-    if (operation->error() && PyErr_CheckSignals() != 0) throw nb::python_error();
-    throw_error();
-    return true;
+    return wait_for(*engine, *operation, timeout_s);
   }
 
   void notify(const std::shared_ptr<Completions>& completions, nb::object token) const {
@@ -147,7 +151,7 @@ struct PyHandle {
 
   [[nodiscard]] std::vector<OwnedArray> results() const {
     if (!operation->done()) throw Error(ErrorKind::kUsage, operation->spec.name + " is still in flight");
-    throw_error();
+    throw_error_of(*operation);
     return operation->result.arrays;
   }
 };
@@ -164,9 +168,8 @@ void submit_to(Engine& engine, const std::shared_ptr<Operation>& operation) {
   engine.submit(operation);
 }
 
-PyHandle start(PyEngine& self, SubmitRequest request) {
-  const bool waits_next = request.waits_next;
-  auto operation = std::make_shared<Operation>(std::move(request));
+PyHandle start(PyEngine& self, std::shared_ptr<Operation> operation) {
+  const bool waits_next = operation->request.waits_next;
   submit_to(*self.engine(), operation);
   return {self.engine(), std::move(operation), waits_next ? std::make_shared<Promise>(self.engine()) : nullptr};
 }
@@ -182,17 +185,34 @@ PyHandle submit(PyEngine& self, int kind, nb::handle name, std::vector<Buffer> i
   request.kind = static_cast<OpKind>(kind);
   request.inputs = std::move(inputs);
   request.outputs = std::move(outputs);
-  return start(self, std::move(request));
+  return start(self, std::make_shared<Operation>(std::move(request)));
+}
+
+std::shared_ptr<Operation> plain_allreduce(const PlainReduction& reduction, nb::handle name, const Buffer& input,
+                                           const Buffer& output, nb::handle call_site, nb::object keep_alive) {
+  auto operation = std::make_shared<Operation>();
+  fill(operation->request, reduction, name, input, output, call_site);
+  operation->request.keeper = keep(std::move(keep_alive));
+  return operation;
 }
 
 // Without keywords: to read them takes a tenth of a short operation.
 PyHandle allreduce(PyEngine& self, const PlainReduction& reduction, nb::handle name, const Buffer& input,
                    const Buffer& output, bool waits_next, nb::handle call_site, nb::object keep_alive) {
   const DropEnded drops;
-  SubmitRequest request = request_of(reduction, name, input, output, call_site);
-  request.waits_next = waits_next;
-  request.keeper = keep(std::move(keep_alive));
-  return start(self, std::move(request));
+  auto operation = plain_allreduce(reduction, name, input, output, call_site, std::move(keep_alive));
+  operation->request.waits_next = waits_next;
+  return start(self, std::move(operation));
+}
+
+// In one crossing, and without an object of Python for what is over when it returns.
+void allreduce_now(PyEngine& self, const PlainReduction& reduction, nb::handle name, const Buffer& input,
+                   const Buffer& output, nb::handle call_site, nb::object keep_alive) {
+  const DropEnded drops;
+  const auto operation = plain_allreduce(reduction, name, input, output, call_site, std::move(keep_alive));
+  operation->request.waits_next = true;
+  submit_to(*self.engine(), operation);
+  wait_for(*self.engine(), *operation, std::nullopt);
 }
 
 using LocalPeerTuple = std::tuple<int, int, int, int, int>;
@@ -429,6 +449,10 @@ void bind_engine(nb::module_& module) {
       .def("allreduce", &allreduce, nb::arg("reduction"), nb::arg("name").none(), nb::arg("input"), nb::arg("output"),
            nb::arg("waits_next"), nb::arg("call_site"), nb::arg("keep_alive").none(),
            "Submit the allreduce of one tensor as `submit` does, but faster: with positional arguments.")
+      .def("allreduce_now", &allreduce_now, nb::arg("reduction"), nb::arg("name").none(), nb::arg("input"),
+           nb::arg("output"), nb::arg("call_site"), nb::arg("keep_alive").none(),
+           "Do as `allreduce` and wait for it as `Handle.wait` does. For tensors on the CPU: nobody can order the "
+           "caller's stream behind the result.")
       .def(
           "automatic_quantization",
           [](const PyEngine& self, uint32_t set) {

@@ -18,6 +18,7 @@ void bind_gpu(nanobind::module_& module);      // before bind_engine
 void bind_mpi(nanobind::module_& module);      // before bind_engine
 void bind_options(nanobind::module_& module);  // before bind_engine
 void bind_plan(nanobind::module_& module);
+void bind_tensor(nanobind::module_& module);  // behind bind_buffer
 void register_errors();
 
 [[nodiscard]] inline Duration from_seconds(double seconds) {

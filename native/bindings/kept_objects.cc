@@ -19,6 +19,7 @@ struct Kept {
 // a thread could hold while the process forks.
 std::atomic<Kept*> ended{nullptr};
 std::atomic<bool> main_thread_is_asked{false};
+thread_local int scopes_of_this_thread = 0;  // of DropEnded
 
 // Takes no interpreter's lock. An interpreter that ends, or that has too many such calls, leaves the objects to others.
 void ask_main_thread() noexcept {
@@ -36,7 +37,7 @@ void let_go(void* pointer) {
   kept->next = ended.load(std::memory_order_relaxed);
   while (!ended.compare_exchange_weak(kept->next, kept, std::memory_order_release, std::memory_order_relaxed)) {
   }
-  ask_main_thread();
+  if (scopes_of_this_thread == 0) ask_main_thread();
 }
 
 }  // namespace
@@ -69,6 +70,13 @@ void drop_ended() noexcept {
   stays.end();
   drops = false;
   if (ended.load(std::memory_order_relaxed) != nullptr) ask_main_thread();
+}
+
+DropEnded::DropEnded() noexcept { ++scopes_of_this_thread; }
+
+DropEnded::~DropEnded() {
+  --scopes_of_this_thread;
+  drop_ended();
 }
 
 void forget_pending_drop() { main_thread_is_asked.store(false); }

@@ -24,12 +24,13 @@ void drop_ended() noexcept;
 // In the child of a fork.
 void forget_pending_drop();
 
-// Calls drop_ended() at the end of a scope, also if that ends with an exception.
+// Calls drop_ended() at the end of a scope, also if that ends with an exception. Meanwhile the main thread is not asked
+// to drop what ends on this one.
 struct DropEnded {
-  DropEnded() = default;
+  DropEnded() noexcept;
   DropEnded(const DropEnded&) = delete;
   DropEnded& operator=(const DropEnded&) = delete;
-  ~DropEnded() { drop_ended(); }
+  ~DropEnded();
 };
 
 }  // namespace hvd::bindings

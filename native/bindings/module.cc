@@ -7,6 +7,7 @@ NB_MODULE(_native, module) {
   hvd::bindings::register_errors();
   hvd::bindings::bind_kernels(module);
   hvd::bindings::bind_buffer(module);
+  hvd::bindings::bind_tensor(module);
   hvd::bindings::bind_plan(module);
   hvd::bindings::bind_gpu(module);
   hvd::bindings::bind_mpi(module);

@@ -101,9 +101,8 @@ PlainReduction plain_reduction(const nb::str& prefix, int reduce_op, uint32_t pr
   return {name_from(prefix), reduce_op_from(reduce_op), process_set};
 }
 
-SubmitRequest request_of(const PlainReduction& reduction, nb::handle name, const Buffer& input, const Buffer& output,
-                         nb::handle call_site) {
-  SubmitRequest request;
+void fill(SubmitRequest& request, const PlainReduction& reduction, nb::handle name, const Buffer& input,
+          const Buffer& output, nb::handle call_site) {
   if (!name.is_none()) request.name = name_from(nb::cast<nb::str>(name));
   request.prefix = reduction.prefix;
   request.inputs.push_back(input);
@@ -111,7 +110,6 @@ SubmitRequest request_of(const PlainReduction& reduction, nb::handle name, const
   request.reduce_op = reduction.reduce_op;
   request.process_set = reduction.process_set;
   request.call_site = call_site_from(call_site);
-  return request;
 }
 
 }  // namespace hvd::bindings

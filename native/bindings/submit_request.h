@@ -25,9 +25,9 @@ struct PlainReduction {
 
 [[nodiscard]] PlainReduction plain_reduction(const nanobind::str& prefix, int reduce_op, uint32_t process_set);
 
-// Of one tensor, whose name may be None.
-[[nodiscard]] SubmitRequest request_of(const PlainReduction& reduction, nanobind::handle name, const Buffer& input,
-                                       const Buffer& output, nanobind::handle call_site);
+// Of one tensor, whose name may be None; for a request that holds nothing yet.
+void fill(SubmitRequest& request, const PlainReduction& reduction, nanobind::handle name, const Buffer& input,
+          const Buffer& output, nanobind::handle call_site);
 
 [[nodiscard]] std::string signature_of_submit();  // for type checkers
 

@@ -12,9 +12,10 @@ lets the caller's stream go on behind it, and results that the engine allocated 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horovod import _native
+from horovod._rank.submit_options import PrioritizedOptions
 from horovod.errors import UsageError
 
 if TYPE_CHECKING:
@@ -88,39 +89,11 @@ PLAIN_SUM = Reduction(ReduceOp.SUM)
 _PLAIN_REST = PLAIN_SUM[1:]
 
 
-class SubmitOptions(TypedDict, total=False):
-    """The options that every collective takes.
-
-    Attributes:
-        name: what the ranks agree on; None counts up, so ranks must then submit in the same order.
-        prefix: the first word of the name on the wire, ``<prefix>.<name>``.
-        waits_next: the caller waits at once, so that no other thread needs to be woken.
-        call_site: ``file:line`` of the caller, for messages.
-        keep: an object, for example the tensors, to reference until the operation is done.
-    """
-
-    name: str | None
-    prefix: str
-    waits_next: bool
-    call_site: str
-    keep: object
-
-
-class PrioritizedOptions(SubmitOptions, total=False):
-    """The options of all collectives but allreduce, whose :class:`Reduction` has the priority.
-
-    Attributes:
-        priority: operations with a higher number overtake others; 0 if it is not given.
-    """
-
-    priority: int
-
-
 class Group:
     """A process set of one engine: the ranks that take part in a collective.
 
     All inputs of one call form a group: they are negotiated under one name, become ready together,
-    and fail together. All methods take :class:`SubmitOptions` by keyword and raise
+    and fail together. All methods take SubmitOptions by keyword and raise
 
     - UsageError: the arguments do not fit; DuplicateNameError: the name is in flight;
     - HorovodInternalError: the engine can no longer work.
@@ -213,16 +186,15 @@ class Group:
         if is_plain or reduction[1:] == _PLAIN_REST:  # mostly
             match inputs, outputs:
                 case [given], [taken]:
-                    try:
-                        plain = self._plain[prefix, reduction[0]]
-                    except KeyError:
-                        plain = _native.PlainReduction(prefix, reduction[0], self._id)
-                        self._plain[prefix, reduction[0]] = plain
+                    op = reduction[0]
+                    plain = self._plain.get((prefix, op)) or self._note_plain(prefix, op)
                     return self._engine.allreduce(
                         plain, name, given, taken, waits_next, call_site, keep
                     )
         op, prescale, postscale, weight, priority, quantized = reduction
-        extra = {} if quantized is None else _keywords_of(quantized)
+        extra: dict[str, Any] = {}
+        if quantized is not None:
+            extra = {"quantization": int(quantized.format), "residuals": quantized.residuals}
         return self._engine.submit(
             _native.ALLREDUCE,
             name,
@@ -240,6 +212,34 @@ class Group:
             priority=priority,
             **extra,
         )
+
+    def allreduce_now(
+        self,
+        given: Buffer,
+        taken: Buffer,
+        reduction: Reduction,
+        name: str | None,
+        call_site: str,
+        keep: object,
+    ) -> None:
+        """Reduces one tensor on the CPU and waits, in one call of the engine where it can.
+
+        The arguments are those of :meth:`allreduce`, which this is but for a small tensor's price.
+        """
+        if self._rank is None or not (reduction is PLAIN_SUM or reduction is PLAIN_AVERAGE):
+            self.allreduce(
+                (given,),
+                (taken,),
+                reduction,
+                name=name,
+                waits_next=True,
+                call_site=call_site,
+                keep=keep,
+            ).wait()
+            return
+        prefix, op = "allreduce", reduction[0]
+        plain = self._plain.get((prefix, op)) or self._note_plain(prefix, op)
+        self._engine.allreduce_now(plain, name, given, taken, call_site, keep)
 
     def reducescatter(
         self,
@@ -554,6 +554,11 @@ class Group:
         """
         return _native.share_of(num_rows, self.rank if rank is None else rank, self.size)
 
+    def _note_plain(self, prefix: str, op: ReduceOp) -> _native.PlainReduction:
+        plain = _native.PlainReduction(prefix, op, self._id)
+        self._plain[prefix, op] = plain
+        return plain
+
     def _submit(
         self,
         kind: int,
@@ -592,7 +597,3 @@ class Group:
             f"rank {self._engine.rank} does not belong to the process set of ranks "
             f"{list(self._ranks)}; only its members may call"
         )
-
-
-def _keywords_of(quantized: Quantized) -> dict[str, Any]:
-    return {"quantization": int(quantized.format), "residuals": quantized.residuals}

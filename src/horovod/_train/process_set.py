@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from horovod._rank import context
+from horovod._rank.job_context import current_job
 from horovod._train.call_site import call_site
 from horovod._train.process_set_table import ProcessSetTable, table_of
 from horovod.errors import UsageError
@@ -283,7 +284,7 @@ def group_of(process_set: ProcessSet) -> Group:
         NotInitializedError: Horovod has not been initialized.
     """
     if process_set is global_process_set:
-        return context.global_group()
+        return current_job().group
     return _checked(process_set).group()
 
 

@@ -26,23 +26,22 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from horovod._rank.group import ReduceOp, Reduction
 from horovod._train.call_site import call_site
 from horovod._train.compression import compressed, quantizing, refuse_quantizing
 from horovod._train.process_set import ProcessSet, global_process_set, group_of
-from horovod._train.reduce_op import Average, requested_reduction
+from horovod._train.reduce_op import Average, Sum, requested_reduction
 from horovod.torch import autograd, handles
 from horovod.torch.calls import AllreduceCall, ReducescatterCall, ReducingCall
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression
 from horovod.torch.devices import follow, wait
-from horovod.torch.tensors import check_sums, mark_written, memory_of, view
+from horovod.torch.tensors import check_sums, mark_written, memory_of_one, view
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horovod._native import Handle
-    from horovod._rank.group import Group
+    from horovod._rank.group import Group, Reduction
     from horovod._train.compression import CompressorLike
 
 C = TypeVar("C", bound=ReducingCall)
@@ -95,21 +94,25 @@ def allreduce(
         call = _allreduce_call("allreduce", name, process_set, reduction)
         return _run(autograd.allreduce, call, (tensor,), compression)[0]
     # The way of most calls, with nothing that a small tensor would have to pay for.
-    if reduction.op > ReduceOp.SUM:
+    if reduction.op > Sum:
         check_sums(reduction.op, (tensor,))
     output = torch.empty_like(tensor)
-    handle = group_of(process_set).allreduce(
+    group, place = group_of(process_set), view(output)
+    keep = (*memory_of_one(tensor), *memory_of_one(output))
+    if tensor.is_cpu:
+        group.allreduce_now(source, place, reduction, name, call_site(), keep)
+        return output
+    handle = group.allreduce(
         (source,),
-        (view(output),),
+        (place,),
         reduction,
         name=name,
         waits_next=True,
         call_site=call_site(),
-        keep=memory_of((tensor, output)),
+        keep=keep,
     )
     handle.wait()
-    if not output.is_cpu:
-        follow(handle, output.get_device())
+    follow(handle, output.get_device())
     return output
 
 
@@ -151,10 +154,14 @@ def allreduce_(
 ) -> torch.Tensor:
     """Reduces a tensor over all ranks in place and returns it; autograd does not follow."""
     reduction = requested_reduction(op, average, prescale_factor, postscale_factor, weight)
-    handle = _submit_in_place(group_of(process_set), tensor, name, reduction, True)
-    handle.wait()
+    group, memory = group_of(process_set), view(tensor)
     if not tensor.is_cpu:
-        follow(handle, tensor.get_device())
+        wait(_submit_in_place(group, tensor, name, reduction, True), tensor)
+        return tensor
+    if reduction.op > Sum:
+        check_sums(reduction.op, (tensor,))
+    mark_written((tensor,))
+    group.allreduce_now(memory, memory, reduction, name, call_site(), memory_of_one(tensor))
     return tensor
 
 
@@ -366,9 +373,9 @@ def _submit_in_place(
     group: Group, tensor: torch.Tensor, name: str | None, reduction: Reduction, waits_next: bool
 ) -> Handle:
     """Starts the reduction of one tensor: as in allreduce, without an object for the call."""
-    memory, tensors = (view(tensor),), (tensor,)
-    if reduction.op > ReduceOp.SUM:
-        check_sums(reduction.op, tensors)
+    memory = (view(tensor),)
+    if reduction.op > Sum:
+        check_sums(reduction.op, (tensor,))
     handle = group.allreduce(
         memory,
         memory,
@@ -376,9 +383,9 @@ def _submit_in_place(
         name=name,
         waits_next=waits_next,
         call_site=call_site(),
-        keep=memory_of(tensors),
+        keep=memory_of_one(tensor),
     )
-    mark_written(tensors)
+    mark_written((tensor,))
     return handle
 
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import torch
 import torch.utils.dlpack
 
-from horovod._native import Buffer, NativeArray
+from horovod._native import NativeArray, TensorViews
 from horovod._rank.group import ReduceOp
 from horovod._train.same_parameters import Parameter
 from horovod.errors import UsageError
 from horovod.torch import devices
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import TypeGuard
 
-    from horovod._native import Handle
+    from horovod._native import Buffer, Handle
 
 _NAMES = "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 float64"
 
@@ -25,6 +25,8 @@ _NAMES = "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat1
 _DTYPE_NAMES: dict[torch.dtype, str] = {
     getattr(torch, name): name for name in _NAMES.split() if hasattr(torch, name)
 }
+
+_cpu_views = TensorViews(_DTYPE_NAMES, torch.strided, [torch.Tensor, torch.nn.Parameter])
 
 
 def dtype_name(dtype: torch.dtype) -> str | None:
@@ -43,14 +45,17 @@ def view(tensor: torch.Tensor) -> Buffer:
     Raises:
         UsageError: it is something else; the message says what.
     """
+    buffer = _cpu_views.view(tensor)
+    return _other_view(tensor) if buffer is None else buffer
+
+
+def _other_view(tensor: torch.Tensor) -> Buffer:
     try:
         dtype = _DTYPE_NAMES[tensor.dtype]
         # The negative bit of a view such as z.conj().imag is not in the memory.
-        if tensor.layout is torch.strided and tensor.is_contiguous() and not tensor.is_neg():
-            if tensor.is_cpu:
-                return Buffer(tensor.data_ptr(), dtype, tensor.shape)
-            if tensor.is_cuda:
-                return devices.view(tensor, dtype)
+        is_plain = tensor.layout is torch.strided and tensor.is_contiguous()
+        if is_plain and not tensor.is_neg() and tensor.is_cuda:
+            return devices.view(tensor, dtype)
     except (KeyError, AttributeError):
         if _is_complex_memory(tensor):
             return view(torch.view_as_real(tensor.detach()).unsqueeze(-2))
@@ -122,6 +127,11 @@ def views(tensors: Sequence[torch.Tensor]) -> list[Buffer]:
     return [view(tensor) for tensor in tensors]
 
 
+def memory_of_one(tensor: torch.Tensor) -> tuple[object, object]:
+    """Do the same as :func:`memory_of` for a tensor."""
+    return tensor, tensor.untyped_storage()
+
+
 def memory_of(*groups: Sequence[torch.Tensor]) -> list[object]:
     """Return the tensors of an operation and their storages, to keep them alive.
 
@@ -176,11 +186,33 @@ def parameter_of(name: str, tensor: torch.Tensor) -> Parameter:
     return Parameter(name, layout, name)
 
 
-def mark_written(tensors: Sequence[torch.Tensor]) -> None:
-    """Tells autograd that the engine writes into the tensors, as an in-place operation would."""
+def _version_counter() -> Callable[[Sequence[torch.Tensor]], None]:
+    """What autograd.graph.increment_version calls, if it takes any number of tensors of any kind.
+
+    Those made in inference mode have no version.
+    """
+    with torch.inference_mode():
+        without_version = torch.empty(0)
+    try:
+        count: Callable[[Sequence[torch.Tensor]], None] = torch._C._increment_version
+        count((without_version,))
+    except (AttributeError, TypeError, RuntimeError):
+        return _count_versions_one_by_one
+    return count
+
+
+def _count_versions_one_by_one(tensors: Sequence[torch.Tensor]) -> None:
     for tensor in tensors:
         if not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)
+
+
+_count_versions = _version_counter()
+
+
+def mark_written(tensors: Sequence[torch.Tensor]) -> None:
+    """Tells autograd that the engine writes into the tensors, as an in-place operation would."""
+    _count_versions(tensors)
 
 
 def _refusal(tensor: object) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horovod._native import Handle
-    from horovod._rank.group import SubmitOptions
+    from horovod._rank.submit_options import SubmitOptions
     from horovod.torch.distributed.memory import Finish
     from horovod.torch.distributed.submission import CallOptions, Submitter
     from horovod.torch.distributed.work import EngineWork

@@ -8,7 +8,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
-from horovod._rank.group import SubmitOptions
+from horovod._rank.submit_options import SubmitOptions
 from horovod.torch.distributed.call_sites import user_call_site
 from horovod.torch.distributed.futures import FutureThreads, MessageFutures
 from horovod.torch.distributed.work import EngineWork, Submitted
