@@ -234,9 +234,9 @@ class _Wiring(Generic[PortT]):
         self._send_port(local_index, range(self._me.rank))
         self._accept(infos[self._me.rank + 1 :])
         self._send_port(local_index, range(self._me.rank + 1, self._me.size))
-        for info in local:
+        for index, info in enumerate(local):
             if info.rank != self._me.rank:
-                self._inboxes[info.rank] = self._receive_port(info, local.index(info))
+                self._inboxes[info.rank] = self._receive_port(info, index)
 
     def speed_links(self) -> dict[int, socket.socket]:
         """The connections that serve to measure the network, by peer."""
@@ -313,6 +313,11 @@ class _Wiring(Generic[PortT]):
     def _receive_port(self, info: RankInfo, local_index: int) -> Inbox:
         try:
             inbox = receive_inbox(self._links[info.rank, "local", 0], self._deadline)
+        except TimeoutError:
+            raise StartError(
+                f"rank {info.rank} ({info.name}) on this host did not send its port in time; look "
+                "for its error, or give more time with --start-timeout (HOROVOD_START_TIMEOUT)"
+            ) from None
         except OSError as error:
             raise StartError(
                 f"rank {info.rank} ({info.name}) on this host did not send its port: {error}"
