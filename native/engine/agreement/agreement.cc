@@ -16,15 +16,16 @@ bool Agreement::take(const std::vector<std::shared_ptr<Operation>>& submitted, s
   const bool left = leave_idle_sets();
   if (submitted.empty() && removals_.empty()) return left;
   const size_t num_removals = removals_.size();
-  Announcements announcements;
-  for (const auto& operation : std::exchange(removals_, {})) announce_submission(operation, announcements);
+  for (const auto& operation : std::exchange(removals_, {})) announce_submission(operation);
   const bool removes = removals_.size() < num_removals;
-  for (const auto& operation : submitted) announce_submission(operation, announcements);
-  for (auto& [id, list] : announcements) send_announcements(*sets_.at(id), std::move(list));
+  for (const auto& operation : submitted) announce_submission(operation);
+  for (auto& [id, list] : announcements_) {
+    if (!list.empty()) send_announcements(*sets_.at(id), list);
+  }
   return !submitted.empty() || removes || left;
 }
 
-void Agreement::announce_submission(const std::shared_ptr<Operation>& operation, Announcements& announcements) {
+void Agreement::announce_submission(const std::shared_ptr<Operation>& operation) {
   if (operation->spec.kind == OpKind::kRemoveProcessSet && !may_announce_removal(*operation)) {
     removals_.push_back(operation);
     return;
@@ -39,7 +40,7 @@ void Agreement::announce_submission(const std::shared_ptr<Operation>& operation,
   if (!announcement.full) with_.counters.announced_by_id.fetch_add(1, std::memory_order_relaxed);
   with_.observer.record_submission(*operation);
   set.pending.emplace(operation->spec.name, operation);
-  announcements[operation->request.process_set].push_back(std::move(announcement));
+  announcements_[operation->request.process_set].push_back(std::move(announcement));
 }
 
 // The other ranks may execute operations of the set only as long as this rank does, so these come first; also what is
@@ -48,9 +49,10 @@ bool Agreement::may_announce_removal(const Operation& operation) const {
   return !is_in_use(static_cast<uint32_t>(operation.spec.ranks.front()));
 }
 
-void Agreement::handle(int peer, const Message& message) {
+void Agreement::handle(int peer, Message& message) {
   if (message.set >= next_set_id_) {  // the peer has heard of the new set before this rank
-    early_messages_[message.set].emplace_back(peer, message);
+    std::vector<std::pair<int, Message>>& early = early_messages_[message.set];
+    early.emplace_back(peer, std::move(message));
     return;
   }
   ProcessSet& set = set_of(message.set);
@@ -59,7 +61,7 @@ void Agreement::handle(int peer, const Message& message) {
     if (!member || set.negotiator == nullptr) {
       throw Error(ErrorKind::kInternal, with_.job.name_of_rank(peer) + " announced an operation to the wrong rank");
     }
-    for (const Announcement& announcement : message.announcements) announce(set, *member, announcement);
+    for (Announcement& announcement : message.announcements) announce(set, *member, std::move(announcement));
     return;
   }
   if (message.kind == MessageKind::kLeave) {
@@ -78,20 +80,23 @@ void Agreement::handle(int peer, const Message& message) {
   for (const Response& response : message.responses) apply(set, response);
 }
 
-void Agreement::send_announcements(ProcessSet& set, std::vector<Announcement> announcements) {
+// Leaves the list empty.
+void Agreement::send_announcements(ProcessSet& set, std::vector<Announcement>& announcements) {
   if (set.is_coordinator()) {
     for (Announcement& announcement : announcements) announce(set, set.set_rank, std::move(announcement));
-    return;
+  } else {
+    Message message;
+    message.kind = MessageKind::kAnnounce;
+    message.set = set.id;
+    message.announcements.swap(announcements);
+    with_.control.send(set.coordinator(), message);
+    announcements.swap(message.announcements);
   }
-  Message message;
-  message.kind = MessageKind::kAnnounce;
-  message.set = set.id;
-  message.announcements = std::move(announcements);
-  with_.control.send(set.coordinator(), message);
+  announcements.clear();
 }
 
 // On the coordinator: a member is ready for a name.
-void Agreement::announce(ProcessSet& set, int member, Announcement announcement) {
+void Agreement::announce(ProcessSet& set, int member, Announcement&& announcement) {
   const uint64_t digest = announcement.digest;
   with_.observer.record_announcement(set.members[static_cast<size_t>(member)], announcement);
   if (set.negotiator->announce(member, std::move(announcement), with_.job.clock->now())) return;
@@ -115,7 +120,9 @@ void Agreement::announce_again(ProcessSet& set, uint64_t digest) {
     announcement.full = true;
     announcement.spec = operation->spec;
     operation->state.announced_id.reset();
-    send_announcements(set, {std::move(announcement)});
+    std::vector<Announcement> again;
+    again.push_back(std::move(announcement));
+    send_announcements(set, again);
     return;
   }
   throw Error(ErrorKind::kInternal, "the coordinator asks again for an operation that is not pending");

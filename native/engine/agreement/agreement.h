@@ -52,7 +52,8 @@ class Agreement {
   // Announces what was submitted, and which process sets this rank leaves; returns whether there was anything to do.
   bool take(const std::vector<std::shared_ptr<Operation>>& submitted, std::vector<Submission::Leave> leaves);
   // A message about a process set. Throws Error (kInternal) if no rank may send it.
-  void handle(int peer, const Message& message);
+  // It may take the message apart.
+  void handle(int peer, Message& message);
   // On coordinators: tells all members what has been agreed; returns whether there was anything.
   bool answer_all();
   // The peer said goodbye: nothing that needs it can be done any more.
@@ -78,10 +79,10 @@ class Agreement {
  private:
   using Announcements = std::map<uint32_t, std::vector<Announcement>>;
 
-  void announce_submission(const std::shared_ptr<Operation>& operation, Announcements& announcements);
+  void announce_submission(const std::shared_ptr<Operation>& operation);
   [[nodiscard]] bool may_announce_removal(const Operation& operation) const;
-  void send_announcements(ProcessSet& set, std::vector<Announcement> announcements);
-  void announce(ProcessSet& set, int member, Announcement announcement);
+  void send_announcements(ProcessSet& set, std::vector<Announcement>& announcements);
+  void announce(ProcessSet& set, int member, Announcement&& announcement);
   void announce_again(ProcessSet& set, uint64_t digest);
   bool answer(ProcessSet& set);
 
@@ -116,6 +117,7 @@ class Agreement {
   const Neighbors with_;
   const AgreementOptions options_;
   ProcessSets sets_;
+  Announcements announcements_;  // empty lists between two calls, whose memory the next operations use again
   uint32_t next_set_id_ = 1;
   std::map<uint32_t, std::vector<std::pair<int, Message>>> early_messages_;  // of sets that this rank is yet to make
   std::vector<std::shared_ptr<Operation>> removals_;                         // wait until their sets are idle here

@@ -136,9 +136,9 @@ void Agreement::agree_on(ProcessSet& set, Operation& operation, const Response& 
     const uint32_t id = next_set_id_++;
     operation.result.new_process_set = id;
     make_process_set(id, std::vector<int>(ranks.begin(), ranks.end()));
-    const auto early = early_messages_.extract(id);
+    auto early = early_messages_.extract(id);
     if (early.empty()) return;
-    for (const auto& [peer, message] : early.mapped()) handle(peer, message);
+    for (auto& [peer, message] : early.mapped()) handle(peer, message);
   } else if (operation.spec.kind == OpKind::kRemoveProcessSet) {
     remove_process_set(static_cast<uint32_t>(ranks.at(0)));
   } else if (operation.spec.kind == OpKind::kShareMemory) {

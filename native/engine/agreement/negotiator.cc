@@ -42,7 +42,7 @@ Negotiator::Entry& Negotiator::entry_of(const std::string& name) {
   return *entry;
 }
 
-bool Negotiator::announce(int member, Announcement announcement, TimePoint now) {
+bool Negotiator::announce(int member, Announcement&& announcement, TimePoint now) {
   note_site(member, announcement);
   Entry* entry = nullptr;
   if (announcement.full) {
@@ -84,7 +84,7 @@ void Negotiator::note_site(int member, const Announcement& announcement) {
   }
 }
 
-Negotiator::Slot& Negotiator::fill_slot(Entry& entry, int member, Announcement announcement, TimePoint now) {
+Negotiator::Slot& Negotiator::fill_slot(Entry& entry, int member, Announcement&& announcement, TimePoint now) {
   Slot& slot = entry.slots[static_cast<size_t>(member)];
   if (slot.announced || entry.ready) {  // ready without it: it has joined
     throw Error(ErrorKind::kInternal,

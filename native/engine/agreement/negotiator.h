@@ -57,7 +57,7 @@ class Negotiator {
   Negotiator(std::vector<std::string> member_names, NegotiatorOptions options);
 
   // Returns false if the announced number no longer stands for what the member means: it must announce in full.
-  [[nodiscard]] bool announce(int member, Announcement announcement, TimePoint now);
+  [[nodiscard]] bool announce(int member, Announcement&& announcement, TimePoint now);
 
   // A member left; everything fails from now on, with these words.
   void member_left(const std::string& end);
@@ -148,7 +148,7 @@ class Negotiator {
 
   // Members and what they announce (negotiator.cc)
   Entry& entry_of(const std::string& name);
-  Slot& fill_slot(Entry& entry, int member, Announcement announcement, TimePoint now);
+  Slot& fill_slot(Entry& entry, int member, Announcement&& announcement, TimePoint now);
   void note_site(int member, const Announcement& announcement);
   void member_joined(int member, TimePoint now);
   [[nodiscard]] bool is_complete(const Entry& entry) const;

@@ -261,12 +261,14 @@ void Negotiator::reduce_values(const Entry& entry, Response& response) const {
   double total_weight = 0.0;
   for (const Slot& slot : entry.slots) total_weight += slot.announced ? slot.weight : 0.0;
   response.payload.resize(spec.total_bytes());
+  std::vector<const std::byte*> operands;
+  operands.reserve(entry.slots.size());
   size_t offset = 0;
   for (const TensorSpec& tensor : spec.tensors) {
     const auto count = static_cast<size_t>(num_elements(tensor.shape));
     const size_t bytes = count * size_of(tensor.dtype);
     std::vector<Bytes> weighted;
-    std::vector<const std::byte*> operands;
+    operands.clear();
     for (const Slot& slot : entry.slots) {
       if (!slot.announced || (spec.weighted && slot.weight == 0.0)) continue;
       const std::byte* values = slot.payload.data() + offset;

@@ -39,6 +39,7 @@ void Agreement::remove_process_set(uint32_t id) {
     throw Error(ErrorKind::kInternal, "process set " + std::to_string(id) + " was removed while it is in use");
   }
   sets_.erase(id);
+  announcements_.erase(id);
   with_.executions.remove_process_set(id);
   with_.submission.remove_process_set(id);
   with_.counters.process_sets.store(sets_.size(), std::memory_order_relaxed);

@@ -80,10 +80,10 @@ bool Machine::take_submissions() {
 }
 
 bool Machine::receive_messages() {
-  return with_.control.receive([this](int peer, const Message& message) { handle(peer, message); });
+  return with_.control.receive([this](int peer, Message& message) { handle(peer, message); });
 }
 
-void Machine::handle(int peer, const Message& message) {
+void Machine::handle(int peer, Message& message) {
   if (failed_) return;
   switch (message.kind) {
     case MessageKind::kAbort:

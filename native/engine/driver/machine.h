@@ -71,7 +71,7 @@ class Machine {
   bool pass_or_throw(bool look_for_lost);
   bool take_submissions();
   bool receive_messages();
-  void handle(int peer, const Message& message);
+  void handle(int peer, Message& message);
   bool look_for_lost_peers(bool all);
   [[nodiscard]] Error lost(int peer) const;
   void fail(const Error& error, bool tell_peers);

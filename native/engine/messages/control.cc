@@ -231,7 +231,7 @@ bool ControlPlane::flush() {
   return empty;
 }
 
-bool ControlPlane::receive(const std::function<void(int, const Message&)>& handle) {
+bool ControlPlane::receive(const std::function<void(int, Message&)>& handle) {
   bool any = false;
   for (int rank = 0; rank < transport_.size(); ++rank) {
     if (!transport_.has(rank)) continue;
@@ -243,7 +243,7 @@ bool ControlPlane::receive(const std::function<void(int, const Message&)>& handl
       const std::span<const std::byte> payload(frame->payload, frame->header.bytes);
       const bool last = frame->header.key.lane == kLastFragment;
       if (last && incoming.empty()) {
-        const Message message = naming_sender(rank, [&] { return Message::decode(payload); });
+        Message message = naming_sender(rank, [&] { return Message::decode(payload); });
         link.consume(*frame);
         handle(rank, message);
         continue;
@@ -255,7 +255,7 @@ bool ControlPlane::receive(const std::function<void(int, const Message&)>& handl
       link.consume(*frame);
       if (!last) continue;
       const Bytes whole = std::exchange(incoming, Bytes());
-      const Message message = naming_sender(rank, [&] { return Message::decode(whole); });
+      Message message = naming_sender(rank, [&] { return Message::decode(whole); });
       handle(rank, message);
     }
   }

@@ -72,8 +72,8 @@ class ControlPlane {
     return peers_[static_cast<size_t>(peer)].end;
   }
 
-  // Calls `handle` for each message that has arrived completely; returns whether there was any.
-  bool receive(const std::function<void(int peer, const Message&)>& handle);
+  // Calls `handle`, which may take it apart, for each message that has arrived completely; returns whether there was any.
+  bool receive(const std::function<void(int peer, Message&)>& handle);
 
  private:
   struct Peer {

@@ -192,7 +192,7 @@ def _version_counter() -> Callable[[Sequence[torch.Tensor]], None]:
     Those made in inference mode have no version.
     """
     with torch.inference_mode():
-        without_version = torch.empty(0)
+        without_version = torch.empty(0, device="cpu")
     try:
         count: Callable[[Sequence[torch.Tensor]], None] = torch._C._increment_version
         count((without_version,))
