@@ -72,7 +72,7 @@ class ControlPlane {
     return peers_[static_cast<size_t>(peer)].end;
   }
 
-  // Calls `handle`, which may take it apart, for each message that has arrived completely; returns whether there was any.
+  // Calls `handle`, which may take it apart, for each message that has arrived completely; returns whether any has.
   bool receive(const std::function<void(int peer, Message&)>& handle);
 
  private:
