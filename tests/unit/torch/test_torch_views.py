@@ -36,6 +36,16 @@ def test_own_classes_and_subclasses_are_viewed_alike(dtype: str, shape: tuple[in
         assert _described(view(torch.nn.Parameter(plain))) == expected
 
 
+def test_own_classes_are_asked_by_dlpack_where_pytorch_has_its_functions() -> None:
+    # Without names of dtypes, attributes tell nothing.
+    views = TensorViews({}, torch.strided, [torch.Tensor, torch.nn.Parameter])
+    has_functions = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
+    plain = torch.zeros(2)
+    for tensor in (plain, torch.nn.Parameter(plain)):
+        assert (views.view(tensor) is not None) == has_functions
+    assert views.view(plain.as_subclass(Subclass)) is None
+
+
 def test_part_of_a_tensor_is_viewed_where_it_begins() -> None:
     whole = torch.arange(12.0).reshape(4, 3)
     assert view(whole[1:3]).address == whole.data_ptr() + 12
