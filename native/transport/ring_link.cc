@@ -7,20 +7,20 @@
 namespace hvd {
 namespace {
 
-// Header and payload start on a cache line. A header with this length says: go on at the start of the ring.
-constexpr size_t kLine = 64;
+// A header with this length says: go on at the start of the ring.
 constexpr uint32_t kWrap = 0xffffffff;
+// Set in the length of a frame whose payload lies in the sender's outbox, at the offset that follows the header.
+constexpr uint32_t kInOutbox = 0x80000000;
 
 [[noreturn]] void throw_damaged() {
   throw Error(ErrorKind::kInternal,
               "the frames that a peer left in shared memory do not follow each other: its memory is damaged");
 }
 
-constexpr uint64_t round_up(uint64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
-
 }  // namespace
 
-RingLink::RingLink(RingView out, RingView in, Doorbell peer) : out_(out), in_(in), peer_(peer) {}
+RingLink::RingLink(RingView out, RingView in, Doorbell peer, std::span<const std::byte> peer_outbox)
+    : out_(out), in_(in), peer_(peer), peer_outbox_(peer_outbox) {}
 
 size_t RingLink::max_frame_bytes() const { return out_.capacity / 4; }
 
@@ -36,7 +36,7 @@ bool RingLink::has_room(uint64_t up_to) {
 
 std::byte* RingLink::try_reserve(size_t bytes) {
   const uint64_t offset = write_position_ % out_.capacity;
-  const uint64_t needed = kLine + round_up(bytes);
+  const uint64_t needed = kLine + to_line(bytes);
   const bool wraps = offset + needed > out_.capacity;
   const uint64_t skipped = wraps ? out_.capacity - offset : 0;
   if (!has_room(write_position_ + skipped + needed)) return nullptr;
@@ -50,9 +50,27 @@ std::byte* RingLink::try_reserve(size_t bytes) {
 
 void RingLink::commit(const FrameHeader& header) {
   std::memcpy(out_.data + write_position_ % out_.capacity, &header, sizeof(header));
-  write_position_ += kLine + round_up(header.bytes);
+  publish(kLine + to_line(header.bytes));
+}
+
+uint64_t RingLink::commit_reference(const FrameHeader& header, uint64_t offset) {
+  std::byte* at = out_.data + write_position_ % out_.capacity;
+  const FrameHeader marked{.key = header.key, .bytes = header.bytes | kInOutbox};
+  std::memcpy(at, &marked, sizeof(marked));
+  std::memcpy(at + sizeof(marked), &offset, sizeof(offset));
+  publish(kLine);
+  return write_position_;
+}
+
+void RingLink::publish(uint64_t bytes) {
+  write_position_ += bytes;
   out_.words->written.store(write_position_, std::memory_order_release);
   peer_.ring();
+}
+
+bool RingLink::has_read(uint64_t position) {
+  if (read_by_peer_ < position) read_by_peer_ = out_.words->read.load(std::memory_order_acquire);
+  return read_by_peer_ >= position;
 }
 
 bool RingLink::poll() {
@@ -70,14 +88,27 @@ bool RingLink::poll() {
       scan_position_ += in_.capacity - offset;
       continue;
     }
-    const uint64_t needed = kLine + round_up(frame.header.bytes);
+    const uint64_t needed = place_payload(frame, offset);
     if (needed > in_.capacity - offset || needed > written - scan_position_) throw_damaged();
-    frame.payload = in_.data + offset + kLine;
     scan_position_ += needed;
     frame.end = scan_position_;
     frames_.push_back(std::move(frame));
   }
   return true;
+}
+
+uint64_t RingLink::place_payload(Frame& frame, uint64_t offset) const {
+  if ((frame.header.bytes & kInOutbox) == 0) {
+    frame.payload = in_.data + offset + kLine;
+    return kLine + to_line(frame.header.bytes);
+  }
+  frame.header.bytes &= ~kInOutbox;
+  uint64_t place = 0;
+  std::memcpy(&place, in_.data + offset + sizeof(frame.header), sizeof(place));
+  const uint64_t size = peer_outbox_.size();
+  if (place > size || frame.header.bytes > size - place) throw_damaged();
+  frame.payload = peer_outbox_.data() + place;
+  return kLine;
 }
 
 bool RingLink::set_aside() { return in_.words->wants_room.load(std::memory_order_seq_cst) != 0 && Link::set_aside(); }

@@ -19,6 +19,7 @@ constexpr size_t kControlCapacity = size_t{64} << 10;
 constexpr size_t kMostDataCapacity = size_t{1} << 20;
 constexpr size_t kLeastDataCapacity = size_t{128} << 10;
 constexpr size_t kDataBudget = size_t{16} << 20;  // for all rings of one rank, on hosts with many ranks
+constexpr size_t kOutboxBytes = size_t{1} << 20;
 constexpr size_t kFramesPerRing = 4;  // at least, so that a frame always fits behind the end of the last one
 constexpr size_t kDoorbellBytes = sizeof(DoorbellWords);
 // Addresses of a file, not memory: offsets in it are given out once and never again.
@@ -62,9 +63,12 @@ SegmentLayout::SegmentLayout(int num_local)
     : num_local(num_local),
       control_capacity(kControlCapacity),
       data_capacity(std::clamp(std::bit_floor(kDataBudget / static_cast<size_t>(num_local)), kLeastDataCapacity,
-                               kMostDataCapacity)) {}
+                               kMostDataCapacity)),
+      outbox_bytes(num_local > 2 ? kOutboxBytes : 0) {}
 
-size_t SegmentLayout::total_bytes() const { return offset_of(num_local, LinkKind::kControl); }
+size_t SegmentLayout::offset_of_outbox() const { return offset_of(num_local, LinkKind::kControl); }
+
+size_t SegmentLayout::total_bytes() const { return offset_of_outbox() + outbox_bytes; }
 
 size_t SegmentLayout::offset_of(int sender, LinkKind kind) const {
   const size_t control_bytes = sizeof(RingWords) + control_capacity;

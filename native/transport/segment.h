@@ -1,5 +1,6 @@
 // A rank's inbox: its doorbell, and for each rank of the host a ring for control and one for data that this rank reads.
-// Behind them lies room for arrays that all ranks of the host see.
+// Behind them lie this rank's outbox, for what it sends to several of them at once, and room for arrays that all ranks
+// of the host see.
 //
 // The memory is either shared between processes (a memfd: it has no name, so nothing can be left behind) or private to
 // a rank that is alone.
@@ -7,11 +8,16 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 
 #include "base/fd.h"
 #include "transport/doorbell.h"
 
 namespace hvd {
+
+// Headers and payloads in memory that ranks share begin on a cache line.
+inline constexpr uint64_t kLine = 64;
+[[nodiscard]] constexpr uint64_t to_line(uint64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
 // Positions count bytes since the start and never wrap; the offset in the ring is the position modulo the capacity.
 struct RingWords {
@@ -32,11 +38,13 @@ enum class LinkKind : uint8_t { kControl, kData };
 struct SegmentLayout {
   explicit SegmentLayout(int num_local);
   [[nodiscard]] size_t total_bytes() const;
+  [[nodiscard]] size_t offset_of_outbox() const;
   [[nodiscard]] size_t offset_of(int sender, LinkKind kind) const;
 
   int num_local;
   size_t control_capacity;
   size_t data_capacity;
+  size_t outbox_bytes;  // none where a rank cannot have two receivers
 };
 
 // How long the payload of a frame may be in the data rings of a host, and on the host where it is shortest.
@@ -61,6 +69,7 @@ class Segment {
   [[nodiscard]] int fd() const { return fd_.get(); }
   [[nodiscard]] DoorbellWords* doorbell() const;
   [[nodiscard]] RingView ring(int sender, LinkKind kind) const;
+  [[nodiscard]] std::span<std::byte> outbox() const { return {base_ + layout_.offset_of_outbox(), layout_.outbox_bytes}; }
 
   // Maps `bytes` of the room for arrays, at an offset that is a multiple of kRoomAlignment; the caller unmaps them.
   // Takes the memory now if `reserve`, so that no later access can fail for lack of it; otherwise it is the owner who

@@ -13,7 +13,6 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "transport/ring_link.h"
 
 namespace hvd {
 namespace {
@@ -112,7 +111,8 @@ Transport::Transport(TransportParts parts)
       max_frame_bytes_(
           static_cast<int64_t>(all_local_ ? max_ring_frame_bytes(parts.num_local) : least_ring_frame_bytes())),
       max_frame_bytes_here_(static_cast<int64_t>(max_ring_frame_bytes(most_ranks_of_a_host(hosts_)))),
-      peers_(static_cast<size_t>(parts.size)) {
+      peers_(static_cast<size_t>(parts.size)),
+      outbox_(segment_->outbox()) {
   if (!epoll_.valid()) throw_errno("cannot make an epoll descriptor");
   watch(event_fd_.get(), EPOLLIN | EPOLLET, nullptr);  // edges: no need to read it empty
   for (LocalPeer& peer : parts.local_peers) add_local(std::move(peer), parts.local_index);
@@ -149,10 +149,12 @@ void Transport::add_local(LocalPeer given, int my_local_index) {
   const Doorbell bell(peer.segment->doorbell(), peer.doorbell.get(), bells_are_broken_.get());
   const auto make_link = [&](LinkKind kind) {
     return std::make_unique<RingLink>(peer.segment->ring(my_local_index, kind), segment_->ring(given.local_index, kind),
-                                      bell);
+                                      bell, peer.segment->outbox());
   };
   peer.control = make_link(LinkKind::kControl);
-  peer.data.push_back(make_link(LinkKind::kData));
+  auto data = make_link(LinkKind::kData);
+  peer.ring = data.get();
+  peer.data.push_back(std::move(data));
   watch(peer.liveness.get(), EPOLLRDHUP | EPOLLET, this);
 }
 
@@ -333,8 +335,10 @@ void Transport::abandon() {
     peer.doorbell.reset();
     peer.sockets.clear();
     peer.control.reset();
+    peer.ring = nullptr;
     peer.data.clear();
   }
+  outbox_.clear();
   event_fd_.reset();
   epoll_.reset();
   thread_epoll_.reset();

@@ -14,6 +14,8 @@
 #include "base/fd.h"
 #include "transport/doorbell.h"
 #include "transport/link.h"
+#include "transport/outbox.h"
+#include "transport/ring_link.h"
 #include "transport/segment.h"
 #include "transport/shared_region.h"
 #include "transport/tcp_link.h"
@@ -59,6 +61,9 @@ class Transport {
   [[nodiscard]] Link& control(int peer) { return *peers_[static_cast<size_t>(peer)].control; }
   // The link that carries the frames of this key: those of one key stay in order.
   [[nodiscard]] Link& data(int peer, const FrameKey& key);
+  // The data link to a peer on this host, or nullptr; and what the frames for several of these may share.
+  [[nodiscard]] RingLink* ring(int peer) { return peers_[static_cast<size_t>(peer)].ring; }
+  [[nodiscard]] Outbox& outbox() { return outbox_; }
   [[nodiscard]] bool has(int peer) const { return peers_[static_cast<size_t>(peer)].control != nullptr; }
   // Whether every peer is on this host; then a waiting caller can sleep on a futex.
   [[nodiscard]] bool all_local() const { return all_local_; }
@@ -122,6 +127,7 @@ class Transport {
   struct Peer {
     std::unique_ptr<Link> control;
     std::vector<std::unique_ptr<Link>> data;
+    RingLink* ring = nullptr;       // of a local peer: data
     std::vector<TcpLink*> sockets;  // of a remote peer: control, data
     Fd liveness;                    // of a local peer
     Fd doorbell;                    // of a local peer
@@ -160,6 +166,7 @@ class Transport {
   int64_t max_frame_bytes_;
   int64_t max_frame_bytes_here_;
   std::vector<Peer> peers_;
+  Outbox outbox_;
 };
 
 // The parts of `size` ranks that are threads of one process.

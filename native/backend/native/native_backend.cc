@@ -14,9 +14,16 @@
 namespace hvd {
 namespace {
 
-constexpr int64_t kMostFrameBytes = int64_t{64} << 10;
-constexpr int64_t kLeastFrameBytes = int64_t{8} << 10;
-constexpr int64_t kFramesPerShare = 4;  // so that sending, reducing and receiving overlap in mid-sized tensors too
+// How the share of a rank is cut into frames: into a few, so that sending, reducing and receiving overlap in mid-sized
+// tensors too. Ranks of a host may share cores, and then each frame may cost a switch: they get fewer and longer ones
+// (docs/decisions/0075-one-payload-for-several-ranks.md has the measurements).
+struct FrameSizes {
+  int64_t least_bytes;
+  int64_t most_bytes;
+  int64_t frames_per_share;
+};
+constexpr FrameSizes kInHost{.least_bytes = 32 << 10, .most_bytes = 128 << 10, .frames_per_share = 2};
+constexpr FrameSizes kBetweenHosts{.least_bytes = 8 << 10, .most_bytes = 64 << 10, .frames_per_share = 4};
 
 int64_t total_of(const std::vector<int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
@@ -52,20 +59,21 @@ constexpr int64_t kMostExchangedBytes = int64_t{128} << 10;
 }  // namespace
 
 // Elements in a frame.
-int64_t NativeBackend::chunk_of(DType dtype, int64_t elements_per_rank) const {
+int64_t NativeBackend::chunk_of(DType dtype, int64_t elements_per_rank, bool in_host) const {
   const auto element_bytes = static_cast<int64_t>(size_of(dtype));
-  const int64_t most = std::min(kMostFrameBytes, transport_.max_frame_bytes());
-  const int64_t frame = std::clamp(elements_per_rank * element_bytes / kFramesPerShare, kLeastFrameBytes, most);
-  return std::max<int64_t>(frame / element_bytes, 1);
+  const FrameSizes& sizes = in_host ? kInHost : kBetweenHosts;
+  const int64_t most = std::min(sizes.most_bytes, transport_.max_frame_bytes());
+  const int64_t frame = elements_per_rank * element_bytes / sizes.frames_per_share;
+  return std::max<int64_t>(std::clamp(frame, sizes.least_bytes, most) / element_bytes, 1);
 }
 
 PlanContext NativeBackend::context_of(const Batch& batch, int64_t elements_per_rank) const {
-  PlanContext context{.rank = batch.set_rank,
-                      .size = static_cast<int>(batch.members.size()),
-                      .chunk = chunk_of(batch.dtype, elements_per_rank)};
-  if (transport_.all_local()) return context;
-  for (const int member : batch.members) context.hosts.push_back(transport_.hosts()[static_cast<size_t>(member)]);
-  if (is_on_one_host(context)) context.hosts.clear();
+  PlanContext context{.rank = batch.set_rank, .size = static_cast<int>(batch.members.size())};
+  if (!transport_.all_local()) {
+    for (const int member : batch.members) context.hosts.push_back(transport_.hosts()[static_cast<size_t>(member)]);
+    if (is_on_one_host(context)) context.hosts.clear();
+  }
+  context.chunk = chunk_of(batch.dtype, elements_per_rank, context.hosts.empty());
   return context;
 }
 
@@ -79,15 +87,15 @@ Choice NativeBackend::choose_for_allreduce(const PlanContext& context, const Bat
   const bool in_rank_order = must_be_in_rank_order(batch);
   if (plans_.allreduce && (!in_rank_order || is_in_rank_order(*plans_.allreduce))) {
     const bool whole = *plans_.allreduce == Algorithm::kExchange || *plans_.allreduce == Algorithm::kDoubling;
-    const int64_t chunk = chunk_of(batch.dtype, whole ? count : count / context.size);
+    const int64_t chunk = chunk_of(batch.dtype, whole ? count : count / context.size, context.hosts.empty());
     return {.algorithm = *plans_.allreduce, .frame_bytes = chunk * element_bytes};
   }
   if (!context.hosts.empty()) {
-    const int64_t most = std::min(kMostFrameBytes, transport_.max_frame_bytes());
+    const int64_t most = std::min(kBetweenHosts.most_bytes, transport_.max_frame_bytes());
     return choose_allreduce(topology_of(context.hosts, plans_.costs), bytes, in_rank_order, most, plans_.costs);
   }
   const bool exchange = bytes * (context.size - 1) <= kMostExchangedBytes;
-  const int64_t chunk = chunk_of(batch.dtype, exchange ? count : count / context.size);
+  const int64_t chunk = chunk_of(batch.dtype, exchange ? count : count / context.size, true);
   return {.algorithm = exchange ? Algorithm::kExchange : Algorithm::kDirect, .frame_bytes = chunk * element_bytes};
 }
 
@@ -165,7 +173,8 @@ Plan NativeBackend::plan_for_alltoall(const Batch& batch) const {
 
 std::unique_ptr<Execution> NativeBackend::transfer(Batch batch) const {
   const int64_t count = total_of(batch.set_rank == 0 ? batch.inputs : batch.outputs);
-  Plan plan = plan_transfer({.rank = batch.set_rank, .size = 2, .chunk = chunk_of(batch.dtype, count)}, count);
+  const int64_t chunk = chunk_of(batch.dtype, count, transport_.all_local());
+  Plan plan = plan_transfer({.rank = batch.set_rank, .size = 2, .chunk = chunk}, count);
   return std::make_unique<PlanExecution>(std::move(batch), std::move(plan), transport_);
 }
 
@@ -178,7 +187,7 @@ std::unique_ptr<Execution> NativeBackend::execute(Collective collective, Batch b
       plan = plan_for_allreduce(batch);
       break;
     case Collective::kAdasum: {
-      const int64_t chunk = chunk_of(adasum_dtype(batch.dtype), total_of(batch.inputs));
+      const int64_t chunk = chunk_of(adasum_dtype(batch.dtype), total_of(batch.inputs), transport_.all_local());
       return std::make_unique<AdasumExecution>(std::move(batch), chunk, transport_);
     }
     case Collective::kReducescatter:

@@ -21,7 +21,7 @@ class NativeBackend final : public Backend {
   [[nodiscard]] std::unique_ptr<Execution> transfer(Batch batch) const;
 
  private:
-  [[nodiscard]] int64_t chunk_of(DType dtype, int64_t elements_per_rank) const;
+  [[nodiscard]] int64_t chunk_of(DType dtype, int64_t elements_per_rank, bool in_host) const;
   [[nodiscard]] PlanContext context_of(const Batch& batch, int64_t elements_per_rank) const;
   [[nodiscard]] Choice choose_for_allreduce(const PlanContext& context, const Batch& batch, int64_t count) const;
   [[nodiscard]] bool must_be_in_rank_order(const Batch& batch) const;

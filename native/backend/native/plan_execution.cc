@@ -1,5 +1,6 @@
 #include "backend/native/plan_execution.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "backend/native/check_frame.h"
@@ -8,8 +9,11 @@
 namespace hvd {
 namespace {
 
-// Lanes that run side by side, for each member: enough to keep every rank busy while frames are on their way.
-constexpr size_t kActiveLanesPerMember = 4;
+// Lanes that run side by side, for each member: enough to keep every rank busy while frames are on their way, but no
+// more bytes than stay in the caches if frames are long.
+constexpr size_t kMostLanesPerMember = 4;
+constexpr size_t kLeastLanesPerMember = 2;
+constexpr size_t kActiveBytesPerMember = size_t{256} << 10;
 // Work goes on in pieces that stay in the first-level cache between reducing and passing on.
 constexpr size_t kPieceBytes = size_t{16} << 10;
 // A frame in more runs of memory than this is cheaper to copy.
@@ -23,7 +27,8 @@ PlanExecution::PlanExecution(Batch batch, Plan plan, Transport& transport)
       transport_(transport),
       element_bytes_(size_of(batch_.dtype)),
       input_(batch_.inputs, element_bytes_),
-      output_(batch_.outputs, element_bytes_) {}
+      output_(batch_.outputs, element_bytes_),
+      most_lanes_(lanes_per_member() * batch_.members.size()) {}
 
 PlanExecution::~PlanExecution() {
   for (const ActiveLane& active : active_) {
@@ -32,10 +37,16 @@ PlanExecution::~PlanExecution() {
   }
 }
 
+size_t PlanExecution::lanes_per_member() const {
+  if (plan_.lanes.empty() || plan_.lanes.front().steps.empty()) return kLeastLanesPerMember;
+  const Step& first = plan_.lanes.front().steps.front();
+  const size_t bytes = static_cast<size_t>(std::max(first.source.size(), first.range.size())) * element_bytes_;
+  return std::clamp(kActiveBytesPerMember / std::max<size_t>(bytes, 1), kLeastLanesPerMember, kMostLanesPerMember);
+}
+
 bool PlanExecution::advance() {
   bool progressed = false;
-  const size_t most_lanes = kActiveLanesPerMember * batch_.members.size();
-  while (active_.size() < most_lanes && next_lane_ < plan_.lanes.size()) {
+  while (active_.size() < most_lanes_ && next_lane_ < plan_.lanes.size()) {
     active_.push_back({&plan_.lanes[next_lane_++], 0});
   }
   for (ActiveLane& active : active_) {
@@ -105,15 +116,30 @@ bool PlanExecution::collect_frames(const Step& step, const FrameKey& key) {
 }
 
 bool PlanExecution::reserve_rooms(const Step& step, const FrameKey& key, int64_t count) {
+  const size_t bytes = static_cast<size_t>(count) * element_bytes_;
   rooms_.clear();
   from_memory_ = !step.send_to.empty() && locate_value(step, count);
+  if (std::byte* shared = reserve_shared(step, bytes)) rooms_.push_back(shared);
   for (const int peer : step.send_to) {
     Link& to = link(peer, key);
-    std::byte* room = to.try_reserve(static_cast<size_t>(count) * element_bytes_);
+    const bool shares = !sharing_.empty() && ring(peer) != nullptr;
+    std::byte* room = to.try_reserve(shares ? 0 : bytes);
     if (room == nullptr) return false;
-    if (!from_memory_ || !to.sends_from_memory()) rooms_.push_back(room);
+    if (!shares && (!from_memory_ || !to.sends_from_memory())) rooms_.push_back(room);
   }
   return true;
+}
+
+// What goes to several ranks of this host is written once, while there is room. Returns it, and fills sharing_.
+std::byte* PlanExecution::reserve_shared(const Step& step, size_t bytes) {
+  sharing_.clear();
+  if (step.send_to.size() < 2) return nullptr;
+  for (const int peer : step.send_to) {
+    if (RingLink* to = ring(peer)) sharing_.push_back(to);
+  }
+  std::byte* room = sharing_.size() < 2 ? nullptr : transport_.outbox().try_reserve(bytes);
+  if (room == nullptr) sharing_.clear();
+  return room;
 }
 
 bool PlanExecution::locate_value(const Step& step, int64_t count) {
@@ -133,7 +159,9 @@ bool PlanExecution::locate_value(const Step& step, int64_t count) {
 }
 
 void PlanExecution::send(const Step& step, const FrameHeader& header) {
+  if (!sharing_.empty()) transport_.outbox().commit(header, sharing_);
   for (const int peer : step.send_to) {
+    if (!sharing_.empty() && ring(peer) != nullptr) continue;
     Link& to = link(peer, header.key);
     if (from_memory_ && to.sends_from_memory()) {
       to.commit_from(header, parts_);

@@ -29,10 +29,12 @@ class PlanExecution final : public Execution {
     bool expects = false;  // a frame may come to its place in the output
   };
 
+  [[nodiscard]] size_t lanes_per_member() const;
   bool try_step(const Step& step, uint32_t lane);
   void expect_frame(ActiveLane& active);
   bool collect_frames(const Step& step, const FrameKey& key);
   bool reserve_rooms(const Step& step, const FrameKey& key, int64_t count);
+  std::byte* reserve_shared(const Step& step, size_t bytes);
   void send(const Step& step, const FrameHeader& header);
   void compute(const Step& step, int64_t count);
   void compute_block(const Step& step, const Extent& own, std::byte* stored, size_t offset, int64_t count);
@@ -42,6 +44,8 @@ class PlanExecution final : public Execution {
   [[nodiscard]] Link& link(int set_rank, const FrameKey& key) {
     return transport_.data(batch_.members[static_cast<size_t>(set_rank)], key);
   }
+  // The link to a rank of this host, or nullptr.
+  [[nodiscard]] RingLink* ring(int set_rank) { return transport_.ring(batch_.members[static_cast<size_t>(set_rank)]); }
   [[nodiscard]] FrameKey key_of(uint32_t lane) const { return {batch_.set, batch_.sequence, lane}; }
 
   Batch batch_;
@@ -50,13 +54,15 @@ class PlanExecution final : public Execution {
   size_t element_bytes_;
   LogicalVector input_;
   LogicalVector output_;
+  size_t most_lanes_;
   size_t next_lane_ = 0;
   std::vector<ActiveLane> active_;
 
   // Of the step at hand; members so that no step allocates.
   std::vector<Frame*> frames_;
-  std::vector<std::byte*> rooms_;  // of links that do not send from memory
-  bool from_memory_ = false;       // those that do send parts_
+  std::vector<RingLink*> sharing_;  // links whose frames refer to one payload, in the first room
+  std::vector<std::byte*> rooms_;   // of links that do not send from memory
+  bool from_memory_ = false;        // those that do send parts_
   std::vector<std::span<const std::byte>> parts_;
   std::vector<const std::byte*> operands_;
   std::vector<std::byte> scratch_;
