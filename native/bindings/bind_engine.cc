@@ -170,6 +170,7 @@ void submit_to(Engine& engine, const std::shared_ptr<Operation>& operation) {
 
 PyHandle start(PyEngine& self, std::shared_ptr<Operation> operation) {
   const bool waits_next = operation->request.waits_next;
+  operation->request.gathers = !waits_next;
   submit_to(*self.engine(), operation);
   return {self.engine(), std::move(operation), waits_next ? std::make_shared<Promise>(self.engine()) : nullptr};
 }

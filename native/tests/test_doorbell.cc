@@ -2,6 +2,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <array>
@@ -140,6 +141,24 @@ TEST("doorbell: a counter that is full wakes as well") {
   REQUIRE(write(sleeper.event_fd.get(), &most, sizeof(most)) == sizeof(most));
   REQUIRE(sleeper.bell.arm(Sleep::kEventFd, sleeper.bell.events()));
   CHECK(sleeper.bell.ring());
+}
+
+TEST("doorbell: a ring that is not urgent comes by a timer, and only to who sleeps in epoll") {
+  const Fd timer(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  DoorbellWords words;
+  const Doorbell bell(&words, -1, nullptr, timer.get());
+  const Duration time = std::chrono::microseconds(100);
+  CHECK(!bell.ring_in(time));
+  CHECK(bell.arm(Sleep::kFutex, 0));
+  CHECK(!bell.ring_in(time));
+  CHECK(bell.arm(Sleep::kEventFd, 0));
+  CHECK(bell.ring_in(time));
+  CHECK_EQ(bell.events(), 1U);  // who is about to sleep does not
+  pollfd query{timer.get(), POLLIN, 0};
+  CHECK_EQ(poll(&query, 1, kPatienceMs), 1);
+  // Without a timer, as where the program has closed it, the caller rings.
+  const Doorbell broken(&words, -1, nullptr, -1);
+  CHECK(!broken.ring_in(time));
 }
 
 }  // namespace

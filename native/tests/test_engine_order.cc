@@ -97,6 +97,30 @@ TEST("engine: 300 operations, submitted in another order on each rank") {
   }
 }
 
+// They need no ring each, and none is forgotten: nobody waits, so the engine's threads do all the work.
+TEST("engine: operations that may gather begin without a caller who waits") {
+  for (const Wire wire : {Wire::kMemory, Wire::kSockets}) {
+    World world(3, {}, wire);
+    world.run([&](int rank) {
+      Engine& engine = world.engine(rank);
+      for (int round = 0; round < (kSanitized ? 3 : 20); ++round) {
+        std::vector<Task> tasks;
+        for (int number = 0; number < 30; ++number) tasks.emplace_back(number, rank, engine.size());
+        for (const Task& task : tasks) {
+          task.operation()->request.gathers = true;
+          engine.submit(task.operation());
+        }
+        const TimePoint until = std::chrono::steady_clock::now() + kPatience;
+        for (const Task& task : tasks) {
+          while (!task.operation()->done() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+          REQUIRE(task.operation()->done());
+          CHECK(task.right());
+        }
+      }
+    });
+  }
+}
+
 // Two long allreduces are on their way and a third waits for its turn when the others are submitted.
 TEST("engine: small and urgent operations overtake long ones") {
   const int64_t length = kSanitized ? int64_t{2} << 20 : int64_t{8} << 20;

@@ -1,6 +1,7 @@
 #include "transport/doorbell.h"
 
 #include <sys/stat.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -45,6 +46,15 @@ bool Doorbell::ring() const {
   words_->sleeping.compare_exchange_strong(awake, static_cast<uint32_t>(how), std::memory_order_seq_cst);
   if (broken_ != nullptr) broken_->store(true, std::memory_order_relaxed);
   return false;
+}
+
+bool Doorbell::ring_in(Duration time) const {
+  if (words_->sleeping.load(std::memory_order_seq_cst) != static_cast<uint32_t>(Sleep::kEventFd)) return false;
+  const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
+  const itimerspec when{.it_interval = {}, .it_value = {.tv_sec = 0, .tv_nsec = nanoseconds}};
+  if (timerfd_settime(timer_fd_, 0, &when, nullptr) != 0) return false;
+  note();
+  return true;
 }
 
 void Doorbell::wake_caller() const {

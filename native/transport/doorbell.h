@@ -42,13 +42,17 @@ class EventFd {
 
 class Doorbell {
  public:
-  // `broken` is set when the rank could not be woken.
-  Doorbell(DoorbellWords* words, int event_fd, std::atomic<bool>* broken = nullptr)
-      : words_(words), event_(event_fd), broken_(broken) {}
+  // `broken` is set when the rank could not be woken. `timer_fd`: of the rank's own doorbell, a timer that wakes its
+  // thread out of epoll.
+  Doorbell(DoorbellWords* words, int event_fd, std::atomic<bool>* broken = nullptr, int timer_fd = -1)
+      : words_(words), event_(event_fd), broken_(broken), timer_fd_(timer_fd) {}
 
   // Says that something changed; wakes the rank if it sleeps. Returns false if it sleeps on, because the descriptor was
   // closed in this process; others may still wake it.
   bool ring() const;  // NOLINT(modernize-use-nodiscard): `broken` says it, too
+
+  // If the rank sleeps in epoll, wakes it after this time, says that something changed, and returns true.
+  [[nodiscard]] bool ring_in(Duration time) const;
 
   // Says that something changed without waking: whoever drives the rank sees it before it sleeps.
   void note() const { words_->events.fetch_add(1, std::memory_order_seq_cst); }
@@ -69,6 +73,7 @@ class Doorbell {
   DoorbellWords* words_;
   EventFd event_;
   std::atomic<bool>* broken_;
+  int timer_fd_;
 };
 
 }  // namespace hvd

@@ -23,6 +23,12 @@ Fd make_event_fd() {
   return fd;
 }
 
+Fd make_timer() {
+  Fd fd(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!fd.valid()) throw_errno("cannot make a timer");
+  return fd;
+}
+
 Fd duplicate(const Fd& fd) {
   Fd copy(dup(fd.get()));
   if (!copy.valid()) throw_errno("cannot duplicate a descriptor");
@@ -104,7 +110,8 @@ Transport::Transport(TransportParts parts)
       num_local_(parts.num_local),
       segment_(parts.segment ? std::move(parts.segment) : Segment::create_private(1)),
       event_fd_(parts.doorbell.valid() ? std::move(parts.doorbell) : make_event_fd()),
-      doorbell_(segment_->doorbell(), event_fd_.get(), bells_are_broken_.get()),
+      gather_timer_(make_timer()),
+      doorbell_(segment_->doorbell(), event_fd_.get(), bells_are_broken_.get(), gather_timer_.get()),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       all_local_(parts.remote_peers.empty()),
       hosts_(complete_hosts(parts)),
@@ -117,15 +124,19 @@ Transport::Transport(TransportParts parts)
   watch(event_fd_.get(), EPOLLIN | EPOLLET, nullptr);  // edges: no need to read it empty
   for (LocalPeer& peer : parts.local_peers) add_local(std::move(peer), parts.local_index);
   for (RemotePeer& peer : parts.remote_peers) add_remote(std::move(peer));
-  if (!all_local_) make_thread_epoll();
+  if (all_local_) {
+    watch(gather_timer_.get(), EPOLLIN | EPOLLET, nullptr);
+  } else {
+    make_thread_epoll();
+  }
 }
 
 Transport::~Transport() = default;
 
 void Transport::make_thread_epoll() {
   thread_epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
-  timer_ = Fd(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-  if (!thread_epoll_.valid() || !timer_.valid()) throw_errno("cannot make an epoll descriptor or a timer");
+  timer_ = make_timer();
+  if (!thread_epoll_.valid()) throw_errno("cannot make an epoll descriptor");
   const auto add = [&](const Fd& fd, uint32_t events) {
     epoll_event event{.events = events, .data = {}};
     if (epoll_ctl(thread_epoll_.get(), EPOLL_CTL_ADD, fd.get(), &event) != 0) throw_errno("cannot watch a descriptor");
@@ -133,6 +144,7 @@ void Transport::make_thread_epoll() {
   add(epoll_, EPOLLIN);
   add(event_fd_, EPOLLIN | EPOLLET);
   add(timer_, EPOLLIN | EPOLLET);
+  add(gather_timer_, EPOLLIN | EPOLLET);
 }
 
 // `who`: the TcpLink, this object for a peer on this host, nothing for the doorbell.
@@ -340,6 +352,7 @@ void Transport::abandon() {
   }
   outbox_.clear();
   event_fd_.reset();
+  gather_timer_.reset();
   epoll_.reset();
   thread_epoll_.reset();
   timer_.reset();

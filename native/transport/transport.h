@@ -151,6 +151,7 @@ class Transport {
   int num_local_;
   std::shared_ptr<Segment> segment_;
   Fd event_fd_;
+  Fd gather_timer_;  // of the doorbell
   std::unique_ptr<std::atomic<bool>> bells_are_broken_ = std::make_unique<std::atomic<bool>>(false);
   Doorbell doorbell_;
   Fd epoll_;

@@ -80,6 +80,7 @@ struct SubmitRequest {
   int32_t priority = 0;        // what has more goes first
   int device = kCpuDevice;     // of a join, to take part with; other operations have that of their tensors
   bool waits_next = false;     // the caller waits at once
+  bool gathers = false;        // the caller may submit more before it waits: this need not begin at once
   std::string call_site = {};  // "file:line" of the user's call
   // Called once when the operation is done, also if it failed, but not if submit() threw. By whichever thread drives
   // the engine, which holds no lock then: it may submit, but must not block, nor drop the last reference to the engine.

@@ -10,6 +10,9 @@
 namespace hvd {
 namespace {
 
+// How long the engine's thread lets a caller submit more before it begins.
+constexpr Duration kGatherTime = std::chrono::microseconds(100);
+
 void check_shared_memory(const Operation& operation) {
   if (operation.request.process_set != 0) {
     throw Error(ErrorKind::kUsage, operation.spec.name + ": memory is shared by all ranks of the job");
@@ -87,14 +90,22 @@ void Submission::submit(const std::shared_ptr<Operation>& operation) {
   if (std::exchange(queue->last_submitter, thread) != thread) queue->submitters.insert(thread);
   queue->operations.push_back(operation);
   counters_.submitted.fetch_add(1, std::memory_order_relaxed);
-  if (operation->request.waits_next) {
-    queue->doorbell->note();
-  } else if (!queue->doorbell->ring()) {  // nobody would look at it
-    queue->operations.pop_back();
-    --queue->num_in_flight;
-    set.in_flight.erase(operation->spec.name);
-    throw closed_descriptors(job_);
+  if (call_for(*queue, *operation)) return;
+  queue->operations.pop_back();
+  --queue->num_in_flight;
+  set.in_flight.erase(operation->spec.name);
+  throw closed_descriptors(job_);
+}
+
+// A program that submits one tensor after the other wakes the engine's thread once in a while, not for each: to wake a
+// thread takes longer than to submit, and what waits together is agreed on and fused together.
+bool Submission::call_for(Queue& queue, const Operation& operation) {
+  if (operation.request.waits_next || (operation.request.gathers && queue.gathers)) {
+    queue.doorbell->note();
+    return true;
   }
+  queue.gathers = operation.request.gathers && queue.doorbell->ring_in(kGatherTime);
+  return queue.gathers || queue.doorbell->ring();
 }
 
 void Submission::refuse_if_ended(const Operation& operation) const { refuse_if_ended(*queue_.lock(), operation); }
@@ -216,6 +227,7 @@ void Submission::give_up(const std::shared_ptr<Operation>& operation, std::strin
 
 Submission::Taken Submission::take() {
   const Locked<Queue> queue = queue_.lock();
+  queue->gathers = false;
   return {std::exchange(queue->operations, {}), std::exchange(queue->leaves, {}), std::exchange(queue->given_up, {})};
 }
 

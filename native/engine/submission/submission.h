@@ -111,8 +111,11 @@ class Submission {
     uint64_t last_submitter = 0;
     std::optional<Error> failure = {};
     std::optional<std::string> closing = {};  // why
+    bool gathers = false;                     // the engine's thread will take all this without being rung for
   };
 
+  // Lets the engine look at what was queued, soon or at once. Returns false if nobody would.
+  [[nodiscard]] static bool call_for(Queue& queue, const Operation& operation);
   static void refuse_if_ended(const Queue& queue, const Operation& operation);
   // `what`: needs it, for the message.
   [[nodiscard]] Membership& membership_of(Queue& queue, uint32_t set, const std::string& what) const;
