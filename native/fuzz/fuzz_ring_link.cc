@@ -19,7 +19,14 @@ void scribble(Input& in, const RingView& ring, uint64_t& written) {
   const size_t offset = written % ring.capacity;
   FrameHeader header{.key = {0, static_cast<uint32_t>(in.below(3)), 0}, .bytes = in.take<uint16_t>()};
   if (in.below(8) == 1) header.bytes = in.flip() ? UINT32_MAX : in.take<uint32_t>();
-  if (offset + sizeof(header) <= ring.capacity) std::memcpy(ring.data + offset, &header, sizeof(header));
+  const bool refers = in.below(4) == 1;  // to the outbox
+  const uint64_t place = in.flip() ? in.take<uint16_t>() : in.take<uint64_t>();
+  if (refers) header.bytes |= 0x80000000;
+  if (offset + sizeof(header) + sizeof(place) <= ring.capacity) {
+    std::memcpy(ring.data + offset, &header, sizeof(header));
+    std::memcpy(ring.data + offset + sizeof(header), &place, sizeof(place));
+  }
+  if (refers) header.bytes = 0;  // of the ring
   written += 64 + (size_t{header.bytes} + 63) / 64 * 64;
   if (header.bytes == UINT32_MAX) written += ring.capacity - offset;
   if (in.below(8) == 1) written = in.flip() ? static_cast<uint64_t>(in.number()) : written - in.take<uint16_t>();
@@ -53,10 +60,13 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   // Heap memory of exactly this length, so that AddressSanitizer sees its end.
   const auto there = std::make_unique<std::byte[]>(kCapacity);
   const auto here = std::make_unique<std::byte[]>(kCapacity);
+  constexpr size_t kOutbox = size_t{32} << 10;
+  const auto outbox = std::make_unique<std::byte[]>(kOutbox);
   hvd::RingWords words_there;
   hvd::RingWords words_here;
   hvd::DoorbellWords bell;
-  RingLink link({&words_there, there.get(), kCapacity}, {&words_here, here.get(), kCapacity}, hvd::Doorbell(&bell, -1));
+  RingLink link({&words_there, there.get(), kCapacity}, {&words_here, here.get(), kCapacity}, hvd::Doorbell(&bell, -1),
+                {outbox.get(), kOutbox});
   uint64_t written = 0;
   try {
     while (!in.empty()) {

@@ -1,5 +1,5 @@
-// Payloads for several ranks of a host: written once, into memory of the sender that all of them see, and referred to by
-// a frame in the ring of each. The memory is a ring as well; a payload makes room when all receivers have used it.
+// Payloads for several ranks of a host: written once, into memory of the sender that all of them see; a frame in the
+// ring of each refers to it. The memory is a ring as well; a payload makes room when all receivers have used it.
 #pragma once
 
 #include <cstdint>

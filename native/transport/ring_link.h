@@ -17,8 +17,8 @@ class RingLink final : public Link {
   [[nodiscard]] size_t max_frame_bytes() const override;
   [[nodiscard]] std::byte* try_reserve(size_t bytes) override;
   void commit(const FrameHeader& header) override;
-  // In place of commit(), after try_reserve(0): the payload lies at `offset` in this rank's outbox. Returns the position
-  // behind the frame.
+  // In place of commit(), after try_reserve(0): the payload lies at `offset` in the outbox of this rank. Returns the
+  // position behind the frame.
   uint64_t commit_reference(const FrameHeader& header, uint64_t offset);
   // Whether the peer needs nothing before this position any more.
   [[nodiscard]] bool has_read(uint64_t position);

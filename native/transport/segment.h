@@ -69,7 +69,9 @@ class Segment {
   [[nodiscard]] int fd() const { return fd_.get(); }
   [[nodiscard]] DoorbellWords* doorbell() const;
   [[nodiscard]] RingView ring(int sender, LinkKind kind) const;
-  [[nodiscard]] std::span<std::byte> outbox() const { return {base_ + layout_.offset_of_outbox(), layout_.outbox_bytes}; }
+  [[nodiscard]] std::span<std::byte> outbox() const {
+    return {base_ + layout_.offset_of_outbox(), layout_.outbox_bytes};
+  }
 
   // Maps `bytes` of the room for arrays, at an offset that is a multiple of kRoomAlignment; the caller unmaps them.
   // Takes the memory now if `reserve`, so that no later access can fail for lack of it; otherwise it is the owner who
