@@ -121,6 +121,44 @@ TEST("engine: operations that may gather begin without a caller who waits") {
   }
 }
 
+// How long rank 0 needs for an operation that may gather while another of its threads waits for one that comes late.
+Duration time_beside_a_sleeper(Engine& engine) {
+  std::vector<float> values(2, 1.0F);
+  const auto late = make_operation(OpKind::kAllreduce, "late", {view(values)}, {view(values)});
+  const Task task(3, engine.rank(), 2);
+  if (engine.rank() == 1) {
+    run_operation(engine, task.operation());
+    run_operation(engine, late);
+    return {};
+  }
+  std::thread waiting([&] { run_operation(engine, late); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // mostly it sleeps then
+  task.operation()->request.gathers = true;
+  const TimePoint begin = std::chrono::steady_clock::now();
+  engine.submit(task.operation());
+  while (!task.operation()->done() && std::chrono::steady_clock::now() - begin < kPatience) std::this_thread::yield();
+  const Duration took = std::chrono::steady_clock::now() - begin;
+  waiting.join();
+  return took;
+}
+
+// Over sockets a caller who drives sleeps among the connections, and the engine's thread leaves everything to it. By
+// itself it looks a few times in a second.
+TEST("engine: an operation that may gather wakes a caller who drives and sleeps") {
+  for (const Wire wire : {Wire::kMemory, Wire::kSockets}) {
+    World world(2, {}, wire);
+    std::vector<Duration> times;
+    world.run([&](int rank) {
+      for (int round = 0; round < 5; ++round) {
+        const Duration took = time_beside_a_sleeper(world.engine(rank));
+        if (rank == 0) times.push_back(took);
+      }
+    });
+    std::sort(times.begin(), times.end());
+    CHECK(times[times.size() / 2] < std::chrono::milliseconds(80));
+  }
+}
+
 // Two long allreduces are on their way and a third waits for its turn when the others are submitted.
 TEST("engine: small and urgent operations overtake long ones") {
   const int64_t length = kSanitized ? int64_t{2} << 20 : int64_t{8} << 20;

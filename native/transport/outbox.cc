@@ -7,7 +7,7 @@ namespace hvd {
 
 std::byte* Outbox::try_reserve(size_t bytes) {
   const uint64_t capacity = memory_.size();
-  if (bytes > capacity / 2) return nullptr;
+  if (memory_.empty() || bytes > capacity / 2) return nullptr;
   uint64_t begin = to_line(reserved_);
   if (begin % capacity + bytes > capacity) begin = (begin / capacity + 1) * capacity;  // payloads are not cut in two
   const auto fits = [&] { return sent_.empty() || begin + bytes - sent_.front().begin <= capacity; };

@@ -121,14 +121,12 @@ Transport::Transport(TransportParts parts)
       peers_(static_cast<size_t>(parts.size)),
       outbox_(segment_->outbox()) {
   if (!epoll_.valid()) throw_errno("cannot make an epoll descriptor");
-  watch(event_fd_.get(), EPOLLIN | EPOLLET, nullptr);  // edges: no need to read it empty
+  for (const Fd* fd : {&event_fd_, &gather_timer_}) {
+    watch(fd->get(), EPOLLIN | EPOLLET, nullptr);  // edges: no need to read it empty
+  }
   for (LocalPeer& peer : parts.local_peers) add_local(std::move(peer), parts.local_index);
   for (RemotePeer& peer : parts.remote_peers) add_remote(std::move(peer));
-  if (all_local_) {
-    watch(gather_timer_.get(), EPOLLIN | EPOLLET, nullptr);
-  } else {
-    make_thread_epoll();
-  }
+  if (!all_local_) make_thread_epoll();
 }
 
 Transport::~Transport() = default;

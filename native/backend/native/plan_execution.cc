@@ -82,10 +82,11 @@ bool PlanExecution::waits_for(int rank) {
     for (const int peer : step.receive_from) {
       if (batch_.members[static_cast<size_t>(peer)] == rank && link(peer, key).find(key) == nullptr) return true;
     }
+    const auto bytes = static_cast<size_t>(step.range.size()) * element_bytes_;
+    const bool shares = reserve_shared(step, bytes) != nullptr;
     for (const int peer : step.send_to) {
-      const auto bytes = static_cast<size_t>(step.range.size()) * element_bytes_;
-      if (batch_.members[static_cast<size_t>(peer)] == rank && link(peer, key).try_reserve(bytes) == nullptr)
-        return true;
+      if (batch_.members[static_cast<size_t>(peer)] != rank) continue;
+      if (link(peer, key).try_reserve(shares && ring(peer) != nullptr ? 0 : bytes) == nullptr) return true;
     }
   }
   return false;
