@@ -1,6 +1,7 @@
 """One rank of test_jax_memory.py: prints the page faults of a step with 100 MB of gradients.
 
-It is the median of several steps: a step may once find its free memory in pieces, and ask for more.
+It is the median of many steps: on a busy machine some find their free memory in pieces, and ask for
+more, until there is enough of it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 
 import horovod.jax as hvd
 
-WIDTH, LAYERS, STEPS = 2048, 6, 12
+WIDTH, LAYERS, STEPS = 2048, 6, 36
 
 
 def loss(weights: list[jax.Array], values: jax.Array) -> jax.Array:
