@@ -81,7 +81,8 @@ def run_rank(answer: Path) -> None:
 
 def run_horovod(answer: Path, num_ranks: int) -> dict[int, float]:
     """Microseconds of Horovod's allreduce by number of bytes."""
-    command = ["horovodrun", "-np", str(num_ranks), sys.executable, __file__, "--rank", str(answer)]
+    launcher = [sys.executable, "-m", "horovod.runner.cli", "-np", str(num_ranks)]
+    command = [*launcher, sys.executable, __file__, "--rank", str(answer)]
     subprocess.run(command, check=True, timeout=PATIENCE_S)
     return {int(key): value for key, value in json.loads(answer.read_text()).items()}
 

@@ -97,6 +97,7 @@ TEST("outbox: there is no room for what is longer than half of it, nor where a h
   CHECK(ranks.outbox.try_reserve(512 << 10) != nullptr);
   Outbox none(Segment::create_private(2)->outbox());
   CHECK(none.try_reserve(1) == nullptr);
+  CHECK(none.try_reserve(0) == nullptr);
 }
 
 TEST("outbox: a payload that does not lie in it is an error") {
