@@ -34,7 +34,8 @@ FAMILY = """
 sleep 1000 &
 setsid sleep 1000 &
 echo up
-exec "$0" -c 'import time; print("up", flush=True); time.sleep(1000)'
+exec "$0" -c 'import time; print("up", flush=True)
+while True: time.sleep(0.1)'
 """
 DEAF = "trap '' TERM; echo up; while :; do sleep 1000; done"
 
@@ -457,7 +458,7 @@ def test_a_function_of_main_and_ctrl_c(tmp_path: Path) -> None:
         "import horovod, time\n"
         "def work():\n"
         "    print('up', flush=True)\n"
-        "    time.sleep(1000)\n"
+        "    while True: time.sleep(0.1)\n"
         "try:\n"
         "    horovod.run(work, num_proc=2)\n"
         "except KeyboardInterrupt:\n"

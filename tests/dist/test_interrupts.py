@@ -92,7 +92,7 @@ def test_ctrl_c_in_horovod_run_reaches_the_function(tmp_path: Path) -> None:
         "def work():\n"
         "    try:\n"
         "        print('ready', flush=True)\n"
-        "        time.sleep(1000)\n"
+        "        while True: time.sleep(0.1)\n"
         "    except KeyboardInterrupt:\n"
         "        time.sleep(0.5)\n"
         "        print('saved', flush=True)\n"

@@ -121,7 +121,9 @@ def test_a_node_that_follows_does_not_hide_the_first_failure(tmp_path: Path) -> 
 
 SAVER = python(
     "import time\n"
-    "try: print('asleep 0', flush=True); time.sleep(100)\n"
+    "try:\n"
+    "    print('asleep 0', flush=True)\n"
+    "    while True: time.sleep(0.1)\n"
     "except KeyboardInterrupt: time.sleep(0.5); print('saved', flush=True)"
 )
 

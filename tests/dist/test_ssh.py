@@ -37,7 +37,7 @@ SLEEPER = python(
     "import os, signal, time\n"
     "signal.signal(signal.SIGTERM, signal.SIG_DFL)\n"
     "print('asleep', os.getpid(), flush=True)\n"
-    "time.sleep(100)"
+    "while True: time.sleep(0.1)"
 )
 
 # Fills every pipe between its host and the launcher.
@@ -118,7 +118,7 @@ def test_nothing_secret_is_seen_in_process_lists_and_logs(hosts: SshHosts) -> No
     code = (
         "import os, time\n"
         "print('asleep', open(os.environ['HOROVOD_SECRET_FILE'], 'rb').read().hex(), flush=True)\n"
-        "time.sleep(100)"
+        "while True: time.sleep(0.1)"
     )
     marker = "a-token-that-nobody-may-see"
     with hosts.launched("--verbose", *ALL, *python(code), env={"API_TOKEN": marker}) as launcher:
