@@ -20,7 +20,7 @@ import numpy as np
 
 from horovod._native import Buffer
 from horovod._rank import context
-from horovod._rank.group import PLAIN_SUM
+from horovod._rank.reduction import PLAIN_SUM
 from horovod._train import objects
 from horovod._train.elastic.ledger import Ledger
 from horovod._train.elastic.run import run

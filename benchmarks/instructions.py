@@ -45,7 +45,8 @@ def make_work(way: str) -> tuple[Callable[[], None], Any]:
     import numpy as np
 
     from horovod import _native
-    from horovod._rank.group import PLAIN_SUM, Group
+    from horovod._rank.group import Group
+    from horovod._rank.reduction import PLAIN_SUM
 
     (engine,) = _native.make_world(1)
     group = Group(engine, 0, [0])

@@ -27,7 +27,7 @@ times = [time.monotonic()]
 import numpy as np
 from horovod._rank import context
 from horovod._native import Buffer
-from horovod._rank.group import PLAIN_SUM
+from horovod._rank.reduction import PLAIN_SUM
 times.append(time.monotonic())
 context.init()
 times.append(time.monotonic())

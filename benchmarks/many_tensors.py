@@ -18,7 +18,7 @@ import torch.utils.dlpack
 
 from horovod._native import Buffer
 from horovod._rank import context
-from horovod._rank.group import PLAIN_SUM
+from horovod._rank.reduction import PLAIN_SUM
 from horovod._train.bucket_plan import Sized, plan_buckets
 
 if TYPE_CHECKING:

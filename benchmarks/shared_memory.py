@@ -22,7 +22,7 @@ import torch.utils.dlpack
 
 from horovod._native import Buffer
 from horovod._rank import context
-from horovod._rank.group import PLAIN_SUM
+from horovod._rank.reduction import PLAIN_SUM
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from collectives import FLOATS, SIGNED, UNSIGNED, expect, known
 
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable

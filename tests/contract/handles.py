@@ -10,7 +10,7 @@ import numpy as np
 from collectives import expect, expect_error, known
 from process_sets import even_and_odd
 
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 from horovod.errors import HorovodInternalError, UsageError
 
 if TYPE_CHECKING:

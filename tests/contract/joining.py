@@ -11,7 +11,7 @@ import numpy as np
 from collectives import ALL, FLOATS, NUMBERS, data, expect, expect_error, known
 from process_sets import registered
 
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 from horovod.errors import HorovodInternalError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from collectives import data, expect, expect_error, known
 
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 from horovod.errors import HorovodInternalError, UsageError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 from collectives import FLOATS, expect, known
 from process_sets import even_and_odd
 
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from horovod._native import Buffer, Handle
 from horovod._rank import context
-from horovod._rank.group import PLAIN_SUM
+from horovod._rank.reduction import PLAIN_SUM
 from horovod._rendezvous import sockets
 from horovod.errors import HorovodInternalError
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from horovod._native import Buffer
 from horovod._rank import context
-from horovod._rank.group import ReduceOp, Reduction
+from horovod._rank.reduction import ReduceOp, Reduction
 from horovod.errors import HorovodInternalError
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from horovod._native import Buffer
 from horovod._rank import context
-from horovod._rank.group import PLAIN_SUM
+from horovod._rank.reduction import PLAIN_SUM
 
 
 def main() -> None:

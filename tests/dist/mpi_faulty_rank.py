@@ -10,13 +10,17 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from horovod import _native
 from horovod._rank import context
-from horovod._rank.group import PLAIN_SUM, Group
+from horovod._rank.reduction import PLAIN_SUM
 from horovod.errors import HorovodInternalError, StartError
+
+if TYPE_CHECKING:
+    from horovod._rank.group import Group
 
 VICTIM = 1
 ROUNDS = 12

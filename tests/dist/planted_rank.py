@@ -18,7 +18,8 @@ import time
 
 from horovod._native import Buffer
 from horovod._rank import context
-from horovod._rank.group import PLAIN_SUM, Group
+from horovod._rank.group import Group
+from horovod._rank.reduction import PLAIN_SUM
 from horovod._train.call_site import call_site
 from horovod.errors import HorovodInternalError
 

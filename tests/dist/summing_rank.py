@@ -6,7 +6,7 @@ import array
 
 from horovod._native import Buffer
 from horovod._rank import context
-from horovod._rank.group import PLAIN_SUM
+from horovod._rank.reduction import PLAIN_SUM
 
 
 def sum_of_ranks() -> float:

@@ -125,7 +125,7 @@ def _fork_a_child() -> tuple[int, float]:
 
     from horovod._native import Buffer
     from horovod._rank import context
-    from horovod._rank.group import PLAIN_SUM
+    from horovod._rank.reduction import PLAIN_SUM
 
     context.init()
     child = os.fork()

@@ -134,7 +134,7 @@ WAITING_RANK = """
 import os, sys
 import numpy as np
 from horovod._rank import context
-from horovod._rank.group import PLAIN_SUM
+from horovod._rank.reduction import PLAIN_SUM
 from horovod._native import Buffer
 
 print("port", os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"], flush=True)

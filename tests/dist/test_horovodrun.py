@@ -517,7 +517,7 @@ def test_importing_horovod_loads_no_framework_and_no_launcher() -> None:
 EARLY = """
 import array, sys
 from horovod._rank import context
-from horovod._rank.group import PLAIN_SUM
+from horovod._rank.reduction import PLAIN_SUM
 from horovod._native import Buffer
 context.init()
 group = context.global_group()

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horovod._native import Buffer
-from horovod._rank.group import PLAIN_SUM, ReduceOp
+from horovod._rank.reduction import PLAIN_SUM, ReduceOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

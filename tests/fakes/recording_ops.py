@@ -12,7 +12,7 @@ from horovod.tensorflow import gradient_reducer
 if TYPE_CHECKING:
     import pytest
 
-    from horovod._rank.group import Reduction
+    from horovod._rank.reduction import Reduction
     from horovod.tensorflow.calls import CollectiveCall
 
 REDUCED = 10.0

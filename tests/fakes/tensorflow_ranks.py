@@ -14,7 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from horovod._rank.group import Reduction
+from horovod._rank.reduction import Reduction
 from horovod.tensorflow import calls
 
 

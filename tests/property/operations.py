@@ -14,7 +14,7 @@ from arrays import Array, Placed, carrier, check_equal, copy_of, make_values, wi
 from reference import Reduction, reduce
 
 from horovod._rank import group as process_sets
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 from horovod.errors import MismatchError
 
 if TYPE_CHECKING:

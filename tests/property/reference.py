@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from arrays import EPSILON, FLOATS, HALVES, INTEGERS, LEAST, Array, widen
 
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from operations import Operation
 
 from horovod._native import EngineOptions
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 
 if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn, SearchStrategy

@@ -8,7 +8,7 @@ import numpy as np
 from arrays import Placed
 from thread_ranks import ThreadRanks
 
-from horovod._rank.group import Reduction
+from horovod._rank.reduction import Reduction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

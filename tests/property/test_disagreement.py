@@ -12,7 +12,7 @@ from operations import Operation, Started, check
 from profiles import examples
 from strategies import MOVING, SETTINGS, Settings, operations
 
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable

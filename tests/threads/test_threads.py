@@ -18,7 +18,7 @@ import pytest
 from busy_threads import Tensors, Values, await_end, given, run_threads, start
 from thread_ranks import ThreadRanks
 
-from horovod._rank.group import PLAIN_SUM
+from horovod._rank.reduction import PLAIN_SUM
 from horovod.errors import DuplicateNameError, HorovodInternalError, UsageError
 
 if TYPE_CHECKING:

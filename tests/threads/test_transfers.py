@@ -20,7 +20,7 @@ from thread_ranks import ThreadRanks
 
 from horovod._native import Buffer, Completions
 from horovod._rank.completions import CompletionThread
-from horovod._rank.group import PLAIN_SUM
+from horovod._rank.reduction import PLAIN_SUM
 from horovod.errors import HorovodInternalError, MismatchError, UsageError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from horovod._rank.group import QuantizedFormat
+from horovod._rank.reduction import QuantizedFormat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from horovod._native import Buffer
 from horovod._rank import by_store
 from horovod._rank.by_store import Lease, start_by_store
-from horovod._rank.group import PLAIN_SUM
 from horovod._rank.job_context import Context
+from horovod._rank.reduction import PLAIN_SUM
 from horovod.errors import HorovodInternalError, StartError, UsageError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 
 from horovod import _native
 from horovod._rank import context
-from horovod._rank.group import PLAIN_SUM
+from horovod._rank.reduction import PLAIN_SUM
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,5 +52,8 @@ def test_hot_calls_take_few_calls_of_python() -> None:
         now = context.global_group().allreduce_now
         calls = _calls_in(lambda: now(view[0], view[0], PLAIN_SUM, "t", "train.py:7", array))
         assert calls == ["<lambda>", "allreduce_now", "get"]
+        later = context.global_group().allreduce_later
+        taken = view[0], view[0], PLAIN_SUM, "t", "train.py:7", array
+        assert _calls_in(lambda: later(*taken).wait()) == ["<lambda>", "allreduce_later", "get"]
     finally:
         context.shutdown()

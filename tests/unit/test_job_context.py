@@ -16,7 +16,7 @@ import pytest
 from horovod import _native
 from horovod._rank import context
 from horovod._rank.context import Context
-from horovod._rank.group import PLAIN_SUM
+from horovod._rank.reduction import PLAIN_SUM
 from horovod._rendezvous import StoreServer, make_secret
 from horovod._settings.config import Config
 from horovod._train.process_set import ProcessSet, add_process_set
@@ -193,7 +193,7 @@ _OTHER_RANK = """
 import sys
 from horovod import _native
 from horovod._rank import context
-from horovod._rank.group import PLAIN_SUM
+from horovod._rank.reduction import PLAIN_SUM
 context.init()
 values = bytearray([1 + context.rank()])
 buffer = _native.Buffer.from_array(values)

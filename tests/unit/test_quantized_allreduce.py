@@ -13,7 +13,7 @@ from tests.unit.quantized_reference import reduced
 
 from horovod import _native
 from horovod._rank import context
-from horovod._rank.group import Quantized, QuantizedFormat, ReduceOp, Reduction
+from horovod._rank.reduction import Quantized, QuantizedFormat, ReduceOp, Reduction
 from horovod.errors import HorovodInternalError, UnsupportedError
 from horovod.testing import run_ranks
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from horovod._keras.seam import Seam
-    from horovod._rank.group import ReduceOp
+    from horovod._rank.reduction import ReduceOp
     from horovod._train.compression import CompressorLike
     from horovod._train.optimizer_options import CheckedGroups, ReductionOptions
 

@@ -11,11 +11,11 @@ lets the caller's stream go on behind it, and results that the engine allocated 
 
 from __future__ import annotations
 
-from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from horovod import _native
-from horovod._rank.submit_options import PrioritizedOptions
+from horovod._rank.reduction import PLAIN_AVERAGE, PLAIN_SUM, ReduceOp, Reduction
+from horovod._rank.submit_options import PrioritizedOptions, SubmitOptions
 from horovod.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,66 +25,6 @@ if TYPE_CHECKING:
 
     from horovod._native import Buffer, Engine, Handle
 
-
-class ReduceOp(IntEnum):
-    """The reduction of values of several ranks. The numbers are those of Horovod."""
-
-    AVERAGE = 0
-    SUM = 1
-    ADASUM = 2
-    MIN = 3
-    MAX = 4
-    PRODUCT = 5
-
-
-class QuantizedFormat(IntEnum):
-    """How values travel between hosts in 8 bits, with a scale for each 256 values."""
-
-    INT8 = 1
-    FP8_E4M3 = 2
-    FP8_E5M2 = 3
-    AUTO = 4
-    """INT8 where the engine expects much of it, and what cannot be quantized as it is."""
-
-
-class Quantized(NamedTuple):
-    """How an allreduce by Sum or Average sends values of floating point from host to host.
-
-    Attributes:
-        format: of the values.
-        residuals: none, or one for each input: float32 values of as many elements, contiguous, on
-            the CPU. They are added to what this rank gives, prescaled, and are left with what did
-            not reach the result, over all ranks together. Keep them alive with the inputs.
-    """
-
-    format: QuantizedFormat
-    residuals: Sequence[Buffer] = ()
-
-
-class Reduction(NamedTuple):
-    """How the values of several ranks become one.
-
-    Attributes:
-        op: the reduction; Average divides the sum by the set size, that of integers exactly.
-        prescale, postscale: factors applied before and after the reduction, rounded to the
-            dtype; half types are multiplied in float32, integers in float64 and truncated.
-        weight: of this rank in the average, for example its number of samples; may differ
-            between ranks. Values of weight 0 do not count, also if they are infinite or NaN;
-            0 on all ranks is an error. None if all ranks count alike.
-        priority: operations with a higher number overtake others.
-        quantized: how values travel between hosts; None for their own dtype.
-    """
-
-    op: ReduceOp = ReduceOp.AVERAGE
-    prescale: float = 1.0
-    postscale: float = 1.0
-    weight: float | None = None
-    priority: int = 0
-    quantized: Quantized | None = None
-
-
-PLAIN_AVERAGE = Reduction()
-PLAIN_SUM = Reduction(ReduceOp.SUM)
 # Behind the operation: what the engine takes if nothing is said.
 _PLAIN_REST = PLAIN_SUM[1:]
 
@@ -240,6 +180,23 @@ class Group:
         prefix, op = "allreduce", reduction[0]
         plain = self._plain.get((prefix, op)) or self._note_plain(prefix, op)
         self._engine.allreduce_now(plain, name, given, taken, call_site, keep)
+
+    def allreduce_later(
+        self,
+        given: Buffer,
+        taken: Buffer,
+        reduction: Reduction,
+        name: str | None,
+        call_site: str,
+        keep: object,
+    ) -> Handle:
+        """Reduces one tensor for a caller who does not wait next: :meth:`allreduce`, but faster."""
+        if self._rank is None or not (reduction is PLAIN_SUM or reduction is PLAIN_AVERAGE):
+            options: SubmitOptions = {"name": name, "call_site": call_site, "keep": keep}
+            return self.allreduce((given,), (taken,), reduction, **options)
+        prefix, op = "allreduce", reduction[0]
+        plain = self._plain.get((prefix, op)) or self._note_plain(prefix, op)
+        return self._engine.allreduce(plain, name, given, taken, False, call_site, keep)
 
     def reducescatter(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from horovod._rank.group import Quantized, QuantizedFormat, ReduceOp, Reduction
+from horovod._rank.reduction import Quantized, QuantizedFormat, ReduceOp, Reduction
 from horovod.errors import UsageError
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def quantizing(
     Args:
         reduction: how values become one.
         compression: how they travel; one that does not quantize changes nothing.
-        residuals: see :class:`horovod._rank.group.Quantized`.
+        residuals: see :class:`horovod._rank.reduction.Quantized`.
 
     Raises:
         UsageError: the reduction is neither Sum nor Average.

@@ -15,7 +15,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 from horovod._train.gradient_layouts import Kind, LayoutAgreement
 from horovod._train.gradient_usage import GradientUsage
 from horovod._train.gradients import GradientSchedule

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from horovod._native import Buffer
-from horovod._rank.group import ReduceOp, Reduction
+from horovod._rank.reduction import ReduceOp, Reduction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from horovod._rank.group import Group
 
     # A plain tuple: one is made for each operation.
-    _Pending = tuple[Group, Handle, Callable[[Handle], Any]]
+    _Pending = tuple[Group, Handle, Callable[[Handle, Any], Any], Any]
 
 
 class HandleTable:
@@ -25,20 +25,23 @@ class HandleTable:
         self._pending: dict[int, _Pending] = {}
         self._latest: Group | None = None
 
-    def add(self, group: Group, handle: Handle, finish: Callable[[Handle], Any]) -> int:
+    def add(
+        self, group: Group, handle: Handle, finish: Callable[[Handle, Any], Any], tensors: Any
+    ) -> int:
         """Keeps an operation until it is synchronized.
 
         Args:
             group: where it runs.
             handle: the operation.
-            finish: waits for the operation and makes its result; holds the tensors alive until
-                then.
+            finish: waits for the operation and makes its result of the tensors. A function that is
+                made for each call costs a tenth of the call.
+            tensors: kept alive until then.
         """
         if group is not self._latest:
             self._forget_ended_jobs()
             self._latest = group
         number = next(self._numbers)
-        self._pending[number] = (group, handle, finish)
+        self._pending[number] = (group, handle, finish, tensors)
         return number
 
     def poll(self, number: int) -> bool:
@@ -61,15 +64,15 @@ class HandleTable:
         pending = self._pending.get(number)
         if pending is None:
             return None
-        _, handle, finish = pending
+        _, handle, finish, tensors = pending
         try:
-            return finish(handle)
+            return finish(handle, tensors)
         finally:
             self._pending.pop(number, None)
 
     def _forget_ended_jobs(self) -> None:
         """Drops what nobody synchronized before a shutdown, or it would stay for ever."""
         # A copy is made at once, while a list of items may meet another thread's change.
-        for number, (group, _, _) in self._pending.copy().items():
+        for number, (group, *_) in self._pending.copy().items():
             if group.engine.error():
                 self._pending.pop(number, None)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import cloudpickle
 
 from horovod._native import Buffer, NativeArray, private_array
-from horovod._rank.group import ReduceOp, Reduction
+from horovod._rank.reduction import ReduceOp, Reduction
 from horovod.errors import MismatchError
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from horovod.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from horovod._rank.group import Group, ReduceOp
+    from horovod._rank.group import Group
+    from horovod._rank.reduction import ReduceOp
     from horovod._train.compression import CompressorLike
     from horovod._train.process_set import ProcessSet
 

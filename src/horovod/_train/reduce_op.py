@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from horovod._rank.group import PLAIN_AVERAGE, PLAIN_SUM, ReduceOp, Reduction
+from horovod._rank.reduction import PLAIN_AVERAGE, PLAIN_SUM, ReduceOp, Reduction
 from horovod._train.weights import check_weight
 from horovod.errors import UsageError
 
@@ -64,7 +64,7 @@ def requested_reduction(
 
     Args:
         op, average: as of :func:`resolve_reduce_op`.
-        prescale, postscale, weight, priority: as of :class:`horovod._rank.group.Reduction`.
+        prescale, postscale, weight, priority: as of :class:`horovod._rank.reduction.Reduction`.
 
     Raises:
         UsageError: the arguments are wrong.

@@ -14,7 +14,7 @@ from jax import lax
 from jax.interpreters import ad, batching
 
 from horovod import _native
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 from horovod.jax.primitives import PRIMITIVES, bind
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
 
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 from horovod._train import sync_check
 from horovod._train.process_set import group_of
 from horovod.errors import ReplicasDivergedError

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 from horovod._train.compression import format_of
 from horovod._train.gradients import split_list
 from horovod._train.numbering import NameNumbers

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 from horovod._train.call_site import call_site
 from horovod._train.compression import check_quantizes, compressed, format_of
 from horovod._train.logged.call import catch_up_after_join, flush_before_join

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from horovod._rank import context
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 from horovod._train.optimizer_options import reduces
 from horovod._train.outer_schedule import divide_into_fragments
 from horovod._train.process_set import group_of

@@ -18,7 +18,7 @@ import mxnet as mx
 
 from horovod import _native
 from horovod._rank import context
-from horovod._rank.group import Group, ReduceOp, Reduction
+from horovod._rank.reduction import ReduceOp, Reduction
 from horovod._train.call_site import call_site
 from horovod._train.process_set import ProcessSet, group_of, number_of
 from horovod.errors import HorovodInternalError, UnsupportedError, UsageError
@@ -37,6 +37,8 @@ from horovod.mxnet.tensors import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from horovod._rank.group import Group
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 

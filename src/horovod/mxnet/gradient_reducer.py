@@ -6,7 +6,7 @@ import copy
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from horovod._rank.group import Reduction
+from horovod._rank.reduction import Reduction
 from horovod._train.compression import compressed, quantizing
 from horovod._train.gradients import split_list
 from horovod._train.numbering import JobNumber, NameNumbers

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from horovod import _native
 from horovod._rank import context
-from horovod._rank.group import Quantized, QuantizedFormat, ReduceOp, Reduction
+from horovod._rank.reduction import Quantized, QuantizedFormat, ReduceOp, Reduction
 from horovod._train.process_set import number_of
 from horovod.tensorflow.call_sites import call_site
 from horovod.tensorflow.native_ops import ops

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tensorflow as tf
 
 from horovod._rank import context
-from horovod._rank.group import Reduction
+from horovod._rank.reduction import Reduction
 from horovod._train.compression import always_quantizes
 from horovod._train.numbering import JobNumber, NameNumbers
 from horovod._train.process_set import global_process_set, group_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import tensorflow as tf
 
-from horovod._rank.group import ReduceOp, Reduction
+from horovod._rank.reduction import ReduceOp, Reduction
 from horovod.tensorflow import calls, rank_ops
 
 if TYPE_CHECKING:

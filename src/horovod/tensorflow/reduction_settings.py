@@ -14,7 +14,7 @@ from horovod.tensorflow.gradient_groups import variable_key
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from horovod._rank.group import ReduceOp
+    from horovod._rank.reduction import ReduceOp
     from horovod._train.compression import CompressorLike
     from horovod._train.optimizer_options import CheckedGroups, ReductionOptions
 

@@ -38,7 +38,7 @@ from horovod.tensorflow.placement import placed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horovod._rank.group import Reduction
+    from horovod._rank.reduction import Reduction
     from horovod._train.compression import CompressorLike
     from horovod.tensorflow.interface_types import TensorLike
 

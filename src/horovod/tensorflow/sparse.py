@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 from horovod.tensorflow import calls, rank_ops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horovod._rank.group import Reduction
+    from horovod._rank.reduction import Reduction
     from horovod.tensorflow.calls import CollectiveCall
 
 

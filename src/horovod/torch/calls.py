@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from horovod._rank.group import PLAIN_AVERAGE, Reduction
+from horovod._rank.reduction import PLAIN_AVERAGE, Reduction
 from horovod.errors import UsageError
 from horovod.torch.devices import beside, wait
 from horovod.torch.tensors import (

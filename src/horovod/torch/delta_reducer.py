@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from horovod._rank.group import ReduceOp, Reduction
+from horovod._rank.reduction import ReduceOp, Reduction
 from horovod._train.optimizer_options import reduces
 from horovod._train.parameter_names import NameSuffix
 from horovod._train.process_set import check_usable, group_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from horovod._native import Buffer, Handle
-from horovod._rank.group import PLAIN_AVERAGE, ReduceOp
+from horovod._rank.reduction import PLAIN_AVERAGE, ReduceOp
 from horovod._train.call_site import call_site
 from horovod._train.gradient_noise import NoiseAverage, estimate_noise
 from horovod._train.process_set import group_of

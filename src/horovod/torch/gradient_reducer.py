@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from horovod._rank.group import QuantizedFormat, Reduction
+from horovod._rank.reduction import QuantizedFormat, Reduction
 from horovod._train import gradient_reducer
 from horovod._train.compression import compressed, format_of, quantizing
 from horovod._train.gradient_buckets import GradientBuckets, plan_gradient_buckets

@@ -36,24 +36,24 @@ def add(
         outputs: tensors of the caller into which the operation writes, on one device.
     """
 
-    def result(handle: Handle) -> Any:
+    def result(handle: Handle, outputs: Sequence[torch.Tensor]) -> Any:
         if outputs:
             wait(handle, outputs[0])
         else:
             handle.wait()
         return finish(handle)
 
-    return _table.add(group, handle, result)
+    return _table.add(group, handle, result, outputs)
 
 
 def add_written(group: Group, handle: Handle, tensor: torch.Tensor) -> int:
     """Keeps an operation that writes into a tensor of the caller, which is its result."""
+    return _table.add(group, handle, _written, tensor)
 
-    def result(handle: Handle) -> torch.Tensor:
-        wait(handle, tensor)
-        return tensor
 
-    return _table.add(group, handle, result)
+def _written(handle: Handle, tensor: torch.Tensor) -> torch.Tensor:
+    wait(handle, tensor)
+    return tensor
 
 
 def start(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 
 from horovod._rank import context
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 from horovod._train.call_site import call_site
 from horovod._train.compression import check_quantizes
 from horovod._train.gradient_reducer import ReducerSettings

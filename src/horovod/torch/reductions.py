@@ -40,8 +40,7 @@ from horovod.torch.tensors import check_sums, mark_written, memory_of_one, view
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from horovod._native import Handle
-    from horovod._rank.group import Group, Reduction
+    from horovod._rank.reduction import Reduction
     from horovod._train.compression import CompressorLike
 
 C = TypeVar("C", bound=ReducingCall)
@@ -98,7 +97,7 @@ def allreduce(
         check_sums(reduction.op, (tensor,))
     output = torch.empty_like(tensor)
     group, place = group_of(process_set), view(output)
-    keep = (*memory_of_one(tensor), *memory_of_one(output))
+    keep = (memory_of_one(tensor), memory_of_one(output))
     if tensor.is_cpu:
         group.allreduce_now(source, place, reduction, name, call_site(), keep)
         return output
@@ -155,13 +154,22 @@ def allreduce_(
     """Reduces a tensor over all ranks in place and returns it; autograd does not follow."""
     reduction = requested_reduction(op, average, prescale_factor, postscale_factor, weight)
     group, memory = group_of(process_set), view(tensor)
-    if not tensor.is_cpu:
-        wait(_submit_in_place(group, tensor, name, reduction, True), tensor)
-        return tensor
     if reduction.op > Sum:
         check_sums(reduction.op, (tensor,))
     mark_written((tensor,))
-    group.allreduce_now(memory, memory, reduction, name, call_site(), memory_of_one(tensor))
+    if tensor.is_cpu:
+        group.allreduce_now(memory, memory, reduction, name, call_site(), memory_of_one(tensor))
+        return tensor
+    handle = group.allreduce(
+        (memory,),
+        (memory,),
+        reduction,
+        name=name,
+        waits_next=True,
+        call_site=call_site(),
+        keep=memory_of_one(tensor),
+    )
+    wait(handle, tensor)
     return tensor
 
 
@@ -185,8 +193,12 @@ def allreduce_async_(
     reduction = requested_reduction(
         op, average, prescale_factor, postscale_factor, weight, priority
     )
-    group = group_of(process_set)
-    handle = _submit_in_place(group, tensor, name, reduction, False)
+    group, memory = group_of(process_set), view(tensor)
+    if reduction.op > Sum:
+        check_sums(reduction.op, (tensor,))
+    keep = memory_of_one(tensor)
+    handle = group.allreduce_later(memory, memory, reduction, name, call_site(), keep)
+    mark_written((tensor,))
     return handles.add_written(group, handle, tensor)
 
 
@@ -367,26 +379,6 @@ def grouped_reducescatter_async(
     group = group_of(process_set)
     call = ReducescatterCall(group, name, "grouped_reducescatter", call_site(), reduction)
     return handles.start(call, tuple(tensors))
-
-
-def _submit_in_place(
-    group: Group, tensor: torch.Tensor, name: str | None, reduction: Reduction, waits_next: bool
-) -> Handle:
-    """Starts the reduction of one tensor: as in allreduce, without an object for the call."""
-    memory = (view(tensor),)
-    if reduction.op > Sum:
-        check_sums(reduction.op, (tensor,))
-    handle = group.allreduce(
-        memory,
-        memory,
-        reduction,
-        name=name,
-        waits_next=waits_next,
-        call_site=call_site(),
-        keep=memory_of_one(tensor),
-    )
-    mark_written((tensor,))
-    return handle
 
 
 def _allreduce_call(

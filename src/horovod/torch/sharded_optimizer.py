@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 from horovod._train.call_site import call_site
 from horovod._train.optimizer_options import reduces
 from horovod.errors import UsageError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from horovod._native import Buffer
-from horovod._rank.group import PLAIN_SUM, ReduceOp, Reduction
+from horovod._rank.reduction import PLAIN_SUM, ReduceOp, Reduction
 from horovod._train.optimizer_options import reduces
 from horovod.errors import MismatchError, UsageError
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 from horovod._train.optimizer_options import reduces
 from horovod.errors import UsageError
 from horovod.torch.gradient_reducer import GradientReducer, fill_bucket

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from horovod._rank.group import Group, ReduceOp
+from horovod._rank.reduction import ReduceOp
 from horovod._train.call_site import call_site
 from horovod._train.compression import refuse_quantizing
 from horovod._train.gradient_reducer import SPARSE_OPS
@@ -21,6 +21,7 @@ from horovod.torch.devices import beside
 
 if TYPE_CHECKING:
     from horovod._native import Handle
+    from horovod._rank.group import Group
     from horovod._train.compression import CompressorLike
 
 _HALF = (torch.float16, torch.bfloat16)

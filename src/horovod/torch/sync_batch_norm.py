@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from horovod._rank import context
-from horovod._rank.group import Reduction
+from horovod._rank.reduction import Reduction
 from horovod._train.batch_statistics import merged_moments
 from horovod._train.call_site import call_site
 from horovod._train.numbering import LayerNames

@@ -8,7 +8,7 @@ import torch
 import torch.utils.dlpack
 
 from horovod._native import NativeArray, TensorViews
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 from horovod._train.same_parameters import Parameter
 from horovod.errors import UsageError
 from horovod.torch import devices
@@ -127,9 +127,10 @@ def views(tensors: Sequence[torch.Tensor]) -> list[Buffer]:
     return [view(tensor) for tensor in tensors]
 
 
-def memory_of_one(tensor: torch.Tensor) -> tuple[object, object]:
-    """Do the same as :func:`memory_of` for a tensor."""
-    return tensor, tensor.untyped_storage()
+def memory_of_one(tensor: torch.Tensor) -> object:
+    """Do the same as :func:`memory_of` for a tensor, with fewer objects."""
+    storage = tensor.untyped_storage()
+    return storage if type(tensor) is torch.Tensor else (tensor, storage)
 
 
 def memory_of(*groups: Sequence[torch.Tensor]) -> list[object]:

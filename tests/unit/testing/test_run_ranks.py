@@ -16,7 +16,7 @@ import pytest
 
 from horovod import _native
 from horovod._rank import context
-from horovod._rank.group import PLAIN_SUM
+from horovod._rank.reduction import PLAIN_SUM
 from horovod.errors import RankFailedError, ShutDownError, UsageError
 from horovod.testing import run_ranks
 

@@ -18,7 +18,7 @@ from horovod._job.job import Job, open_job
 from horovod._job.records import EventKind
 from horovod._native import Buffer
 from horovod._rank import context
-from horovod._rank.group import PLAIN_SUM
+from horovod._rank.reduction import PLAIN_SUM
 from horovod._train import objects
 from horovod._train.elastic.leaving import leave_politely
 from horovod._train.elastic.position import Position

@@ -9,8 +9,9 @@ import pytest
 
 from horovod import _native
 from horovod._rank import context, job_context
-from horovod._rank.group import Group, Reduction
+from horovod._rank.group import Group
 from horovod._rank.job_context import Context
+from horovod._rank.reduction import Reduction
 from horovod._settings.config import Config
 from horovod._train import process_set_table
 from horovod._train.process_set import (

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from thread_ranks import run_ranks
 
 import horovod
-from horovod._rank.group import ReduceOp
 from horovod._rank.libraries import gpu
+from horovod._rank.reduction import ReduceOp
 from horovod._train import capabilities
 from horovod._train.call_site import call_site
 from horovod._train.gradients import GradientSchedule, split_list

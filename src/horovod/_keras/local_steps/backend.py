@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from horovod._rank.group import ReduceOp
+    from horovod._rank.reduction import ReduceOp
     from horovod._train.compression import CompressorLike
     from horovod._train.outer_schedule import OuterSchedule
 

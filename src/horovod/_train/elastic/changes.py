@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from horovod._native import Buffer
 from horovod._rank import context
-from horovod._rank.group import ReduceOp, Reduction
+from horovod._rank.reduction import ReduceOp, Reduction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from horovod import _native
 from horovod._native import Buffer
-from horovod._rank.group import PLAIN_SUM
+from horovod._rank.reduction import PLAIN_SUM
 from horovod._rank.reports.logged import LoggedReport
 from horovod._train.logged.record import decode, digest_of, encode
 from horovod.errors import HorovodInternalError, MismatchError, ShutDownError, StalledError

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from horovod._keras.local_steps.backend import LocalStepsBackend
 from horovod._keras.local_steps.outer_steps import OuterSteps
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 from horovod.jax.digests import check_equal
 from horovod.jax.keras.aggregation import values_after
 from horovod.jax.ops import allreduce

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from horovod._keras.sharding.optimizer import ShardReducer
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 from horovod.jax.keras.reducer import JaxReducer
 from horovod.jax.ops import allreduce
 from horovod.jax.shares.exchange import Exchange

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 from horovod.errors import UsageError
 from horovod.jax.shares.steps import Place, Step, flatten
 from horovod.jax.shares.values import Partial, Share, Splat, Value, Whole, piece_of, whole_of

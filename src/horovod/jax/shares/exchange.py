@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 from horovod._train.compression import refuse_quantizing
 from horovod._train.gradients import split_list
 from horovod._train.reduce_op import Average

@@ -17,7 +17,7 @@ from horovod.jax.shares.values import Share, Value, Whole, piece_of, whole_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horovod._rank.group import ReduceOp
+    from horovod._rank.reduction import ReduceOp
     from horovod.jax.shares.exchange import Exchange
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import jax.numpy as jnp
 
 if TYPE_CHECKING:
-    from horovod._rank.group import ReduceOp
+    from horovod._rank.reduction import ReduceOp
     from horovod._train.division import Division, Shape
 
 

@@ -11,7 +11,7 @@ from horovod._keras.local_steps.backend import LocalStepsBackend
 from horovod._keras.local_steps.optimizer import LocalStepsOptimizer
 from horovod._keras.local_steps.outer_steps import OuterSteps
 from horovod._rank import context
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 from horovod._train import sync_check
 from horovod._train.process_set import global_process_set, group_of, number_of
 from horovod._train.sync_check import Array

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from horovod._native import Handle
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 from horovod.errors import UnsupportedError, UsageError
 from horovod.torch.tensors import dense, dtype_name
 

@@ -9,7 +9,7 @@ import torch
 from torch._C import _distributed_c10d as c10d
 
 from horovod._native import Buffer
-from horovod._rank.group import ReduceOp, Reduction
+from horovod._rank.reduction import ReduceOp, Reduction
 from horovod.errors import UsageError
 from horovod.torch.distributed.memory import (
     BITWISE,

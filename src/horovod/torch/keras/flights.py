@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from horovod._rank.group import Reduction
+from horovod._rank.reduction import Reduction
 from horovod._train.compression import compressed, quantizing
 from horovod._train.reduce_op import Average
 from horovod.torch.calls import AllreduceCall

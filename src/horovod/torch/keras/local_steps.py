@@ -9,7 +9,7 @@ import torch
 
 from horovod._keras.local_steps.backend import LocalStepsBackend
 from horovod._keras.local_steps.outer_steps import OuterSteps
-from horovod._rank.group import ReduceOp
+from horovod._rank.reduction import ReduceOp
 from horovod._train import sync_check
 from horovod._train.process_set import group_of
 from horovod.errors import ReplicasDivergedError
