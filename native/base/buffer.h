@@ -3,21 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
-#include <string>
-#include <vector>
 
 #include "base/dtype.h"
+#include "base/shape.h"
 
 namespace hvd {
-
-using Shape = std::vector<int64_t>;
-
-[[nodiscard]] inline int64_t num_elements(const Shape& shape) {
-  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, [](int64_t a, int64_t b) { return a * b; });
-}
-
-[[nodiscard]] std::string to_string(const Shape& shape);
 
 inline constexpr int kCpuDevice = -1;
 
@@ -33,5 +23,8 @@ struct Buffer {
   [[nodiscard]] int64_t count() const { return num_elements(shape); }
   [[nodiscard]] size_t bytes() const { return static_cast<size_t>(count()) * size_of(dtype); }
 };
+
+// Of an operation, which mostly has one.
+using Buffers = InlineVector<Buffer, 1>;
 
 }  // namespace hvd

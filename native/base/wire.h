@@ -30,10 +30,10 @@ class WireWriter {
     put(static_cast<uint32_t>(data.size()));
     append(data.data(), data.size());
   }
-  template <typename T>
-  void put_list(const std::vector<T>& values) {
+  template <typename List>
+  void put_list(const List& values) {
     put(static_cast<uint32_t>(values.size()));
-    for (const T& value : values) put(value);
+    for (const auto& value : values) put(value);
   }
   [[nodiscard]] Bytes take() { return std::move(bytes_); }
 

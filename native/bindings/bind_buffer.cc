@@ -28,8 +28,8 @@ DType dtype_from(const std::string& name) {
   return *dtype;
 }
 
-void construct_buffer(Buffer* self, uintptr_t address, const std::string& dtype, const Shape& shape, int device,
-                      uintptr_t stream) {
+void construct_buffer(Buffer* self, uintptr_t address, const std::string& dtype, const std::vector<int64_t>& shape,
+                      int device, uintptr_t stream) {
   for (const int64_t extent : shape) {
     if (extent < 0) throw Error(ErrorKind::kUsage, "a shape holds the negative extent " + std::to_string(extent));
   }
@@ -43,13 +43,12 @@ void construct_buffer(Buffer* self, uintptr_t address, const std::string& dtype,
 }
 
 Buffer buffer_from_array(const nb::ndarray<nb::device::cpu, nb::c_contig>& array) {
-  Shape shape;
-  for (size_t d = 0; d < array.ndim(); ++d) shape.push_back(static_cast<int64_t>(array.shape(d)));
+  const Shape shape(array.shape_ptr(), array.shape_ptr() + array.ndim());
   const std::optional<DType> dtype = dtype_of(array.dtype());
   if (!dtype) {
     throw Error(ErrorKind::kUsage, "the array has a dtype that is not supported (complex, quantized or sub-byte)");
   }
-  return {static_cast<std::byte*>(array.data()), *dtype, std::move(shape)};
+  return {static_cast<std::byte*>(array.data()), *dtype, shape};
 }
 
 nb::dlpack::dtype dlpack_of(DType dtype) {
@@ -78,10 +77,11 @@ nb::object export_array(const OwnedArray& array) {
 }
 
 // Another view of the same memory, which it keeps alive.
-OwnedArray part_of(const OwnedArray& array, size_t offset, const std::string& dtype, Shape shape) {
+OwnedArray part_of(const OwnedArray& array, size_t offset, const std::string& dtype,
+                   const std::vector<int64_t>& shape) {
   OwnedArray part = array;
   part.dtype = dtype_from(dtype);
-  part.shape = std::move(shape);
+  part.shape = shape;
   const bool negative = std::any_of(part.shape.begin(), part.shape.end(), [](int64_t extent) { return extent < 0; });
   const size_t total = array.bytes();
   const size_t bytes = negative ? 0 : part.bytes();

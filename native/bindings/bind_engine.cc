@@ -8,6 +8,7 @@
 #include <sys/eventfd.h>
 
 #include "backend/mpi/mpi_process.h"
+#include "base/recycling.h"
 #include "bindings/bindings.h"
 #include "bindings/c_reference.h"
 #include "bindings/completions.h"
@@ -191,7 +192,8 @@ PyHandle submit(PyEngine& self, int kind, nb::handle name, std::vector<Buffer> i
 
 std::shared_ptr<Operation> plain_allreduce(const PlainReduction& reduction, nb::handle name, const Buffer& input,
                                            const Buffer& output, nb::handle call_site, nb::object keep_alive) {
-  auto operation = std::make_shared<Operation>();
+  constexpr size_t kMostKept = 1024;  // as many as a large model has gradients, and a few MiB
+  auto operation = std::allocate_shared<Operation>(Recycling<Operation, kMostKept>());
   fill(operation->request, reduction, name, input, output, call_site);
   operation->request.keeper = keep(std::move(keep_alive));
   return operation;

@@ -30,7 +30,9 @@ inline RequestSpec make_spec(Input& in, const std::string& name) {
   for (size_t i = in.below(3); i > 0; --i) {
     TensorSpec& tensor = spec.tensors.emplace_back();
     tensor.dtype = static_cast<DType>(in.below(kNumDTypes));
-    for (size_t d = in.below(3); d > 0; --d) tensor.shape.push_back(in.number());
+    std::vector<int64_t> extents(in.below(3));
+    for (int64_t& extent : extents) extent = in.number();
+    tensor.shape = extents;
   }
   return spec;
 }

@@ -29,7 +29,7 @@ struct RequestSpec {
   double prescale = 1.0;
   double postscale = 1.0;
   int32_t root = -1;  // global rank; of a send the receiver, of a receive the sender, negative for any
-  std::vector<TensorSpec> tensors;
+  InlineVector<TensorSpec, 1> tensors;
   Quantization quantization = Quantization::kNone;  // allreduce: how floating point travels between hosts
   bool on_gpu = false;                              // all tensors, though each rank's may be on another one
   bool weighted = false;                            // Average weighs each rank's values

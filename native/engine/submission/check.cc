@@ -49,7 +49,7 @@ void check_outputs(const Operation& operation, const std::vector<int>& members, 
 void check_transfer(Operation& operation, const std::vector<int>& members, int set_rank) {
   const bool sends = operation.spec.kind == OpKind::kSend;
   const SubmitRequest& request = operation.request;
-  const std::vector<Buffer>& tensors = sends ? request.inputs : request.outputs;
+  const Buffers& tensors = sends ? request.inputs : request.outputs;
   if (tensors.size() != 1 || request.inputs.size() + request.outputs.size() != 1) {
     refuse(operation, sends ? "send takes one input" : "recv takes one output");
   }
@@ -156,8 +156,8 @@ void check_operation(Operation& operation, const std::vector<int>& members) {
 }
 
 int common_device(const Operation& operation) {
-  const std::vector<Buffer>& inputs = operation.request.inputs;
-  const std::vector<Buffer>& outputs = operation.request.outputs;
+  const Buffers& inputs = operation.request.inputs;
+  const Buffers& outputs = operation.request.outputs;
   if (inputs.empty() && outputs.empty()) return kCpuDevice;
   const int first = (inputs.empty() ? outputs : inputs).front().device;
   const auto place = [](int device) {

@@ -49,11 +49,11 @@ struct SubmitRequest {
   std::string prefix = {};
   std::optional<std::string> name = {};
   // An alltoall takes one input, or one for each member.
-  std::vector<Buffer> inputs = {};
+  Buffers inputs = {};
   // An allgather and an alltoall may go without; then the engine allocates the results. Or the caller gives, for each
   // input of an allgather and for an alltoall, one output that holds the rows of all members in rank order, or one
   // output for each member.
-  std::vector<Buffer> outputs = {};
+  Buffers outputs = {};
   ReduceOp reduce_op = ReduceOp::kSum;
   // Of an allreduce by Sum or Average: how values of floating point travel between hosts. With kAuto submission
   // chooses; then it is kNone for whatever cannot be quantized, and residuals are not touched.

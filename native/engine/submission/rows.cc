@@ -32,7 +32,7 @@ void check_splits(const Operation& operation, const std::vector<int64_t>& splits
 
 // One input of an alltoall for each member is a tensor of all their rows.
 void join_inputs(Operation& operation, size_t num_members) {
-  const std::vector<Buffer>& inputs = operation.request.inputs;
+  const Buffers& inputs = operation.request.inputs;
   if (operation.request.splits || inputs.size() != num_members) {
     refuse(operation,
            "alltoall takes one tensor, or one for each of the " + std::to_string(num_members) + " ranks and no splits");
@@ -128,7 +128,7 @@ void check_outputs_of_rows(Operation& operation, size_t num_members) {
 
 // Where this rank's own rows of a tensor of an allgather go.
 const std::byte* own_place(const Operation& operation, size_t tensor, size_t num_members) {
-  const std::vector<Buffer>& outputs = operation.request.outputs;
+  const Buffers& outputs = operation.request.outputs;
   const auto rank = static_cast<size_t>(operation.state.set_rank);
   if (outputs.size() > operation.spec.tensors.size()) return outputs[tensor * num_members + rank].data;
   const Buffer& output = outputs[tensor];
@@ -158,7 +158,7 @@ std::vector<std::pair<uintptr_t, uintptr_t>> memory_of_outputs(const Operation& 
 
 // A value that is yet to be sent must not be overwritten by one that arrives.
 void copy_shared_inputs(Operation& operation, size_t num_members) {
-  std::vector<Buffer>& inputs = operation.request.inputs;
+  Buffers& inputs = operation.request.inputs;
   const std::vector<std::pair<uintptr_t, uintptr_t>> taken = memory_of_outputs(operation);
   for (size_t i = 0; i < inputs.size(); ++i) {
     Buffer& input = inputs[i];

@@ -97,7 +97,7 @@ void Observer::record_device(const Operations& operations, const void* work, boo
 void Observer::record_end(const Operation& operation) {
   TimelineRecorder& recorder = session_.recorder();
   if (!recorder.active()) return;
-  const std::vector<TensorSpec>& tensors = operation.spec.tensors;
+  const auto& tensors = operation.spec.tensors;
   if (tensors.empty()) {
     recorder.end(operation.spec.name, steady_now());
   } else {

@@ -1,4 +1,4 @@
-#include "base/buffer.h"
+#include "base/shape.h"
 
 namespace hvd {
 
