@@ -22,8 +22,13 @@ class InlineVector {
 
   InlineVector() = default;
   InlineVector(std::initializer_list<T> elements) : InlineVector(elements.begin(), elements.end()) {}
-  InlineVector(const std::vector<T>& elements)  // NOLINT(google-explicit-constructor): one is as good as the other
-      : InlineVector(elements.begin(), elements.end()) {}
+  InlineVector(std::vector<T> elements) : size_(elements.size()) {  // NOLINT(google-explicit-constructor)
+    if (size_ > kInPlace) {
+      longer_ = std::move(elements);
+    } else {
+      std::move(elements.begin(), elements.end(), in_place_.begin());
+    }
+  }
   template <std::input_iterator Iterator>
   InlineVector(Iterator first, Iterator last) : size_(static_cast<size_t>(std::distance(first, last))) {
     if (size_ > kInPlace) {
@@ -62,9 +67,13 @@ class InlineVector {
   [[nodiscard]] T& back() { return data()[size_ - 1]; }
   [[nodiscard]] const T& back() const { return data()[size_ - 1]; }
 
-  void push_back(T element) {
-    resize(size_ + 1);
-    back() = std::move(element);
+  void push_back(const T& element) {
+    if (size_ < kInPlace) {
+      in_place_[size_++] = element;
+    } else {
+      T copied = element;  // which may be one of these
+      emplace_back() = std::move(copied);
+    }
   }
   T& emplace_back() {
     resize(size_ + 1);
@@ -77,10 +86,10 @@ class InlineVector {
       if (size_ <= kInPlace) longer_.assign(std::make_move_iterator(begin()), std::make_move_iterator(end()));
       longer_.resize(size);
     } else {
-      if (size_ > kInPlace)
-        std::move(longer_.begin(), longer_.begin() + static_cast<std::ptrdiff_t>(size), in_place_.begin());
+      const auto kept = static_cast<std::ptrdiff_t>(std::min(size, size_));
+      if (size_ > kInPlace) std::move(longer_.begin(), longer_.begin() + kept, in_place_.begin());
       longer_.clear();
-      for (size_t index = size; index < std::min(size_, kInPlace); ++index) in_place_[index] = T();
+      std::fill(in_place_.begin() + kept, in_place_.end(), T());
     }
     size_ = size;
   }

@@ -63,6 +63,9 @@ class Recycling {
   };
 
   struct End {
+    End() = default;
+    End(const End&) = delete;
+    End& operator=(const End&) = delete;
     ~End() {
       kept.ended = true;
       while (kept.first != nullptr) {

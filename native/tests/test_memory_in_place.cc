@@ -42,6 +42,7 @@ void change(std::mt19937& random, Texts& texts, std::vector<std::string>& expect
       texts = Texts{"something else"};
       texts = std::move(moved);
       CHECK(moved.empty());  // NOLINT(bugprone-use-after-move): as with std::vector
+      CHECK_EQ(moved.emplace_back(), "");
       break;
     }
     case 4: {
