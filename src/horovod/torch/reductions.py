@@ -34,12 +34,14 @@ from horovod.torch import autograd, handles
 from horovod.torch.calls import AllreduceCall, ReducescatterCall, ReducingCall
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression
-from horovod.torch.devices import follow, wait
+from horovod.torch.devices import wait
 from horovod.torch.tensors import check_sums, mark_written, memory_of_one, view
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from horovod._native import Buffer
+    from horovod._rank.group import Group
     from horovod._rank.reduction import Reduction
     from horovod._train.compression import CompressorLike
 
@@ -100,18 +102,8 @@ def allreduce(
     keep = (memory_of_one(tensor), memory_of_one(output))
     if tensor.is_cpu:
         group.allreduce_now(source, place, reduction, name, call_site(), keep)
-        return output
-    handle = group.allreduce(
-        (source,),
-        (place,),
-        reduction,
-        name=name,
-        waits_next=True,
-        call_site=call_site(),
-        keep=keep,
-    )
-    handle.wait()
-    follow(handle, output.get_device())
+    else:
+        _allreduce_on_gpu(group, (source, place), output, reduction, name, keep)
     return output
 
 
@@ -157,19 +149,11 @@ def allreduce_(
     if reduction.op > Sum:
         check_sums(reduction.op, (tensor,))
     mark_written((tensor,))
+    keep = memory_of_one(tensor)
     if tensor.is_cpu:
-        group.allreduce_now(memory, memory, reduction, name, call_site(), memory_of_one(tensor))
-        return tensor
-    handle = group.allreduce(
-        (memory,),
-        (memory,),
-        reduction,
-        name=name,
-        waits_next=True,
-        call_site=call_site(),
-        keep=memory_of_one(tensor),
-    )
-    wait(handle, tensor)
+        group.allreduce_now(memory, memory, reduction, name, call_site(), keep)
+    else:
+        _allreduce_on_gpu(group, (memory, memory), tensor, reduction, name, keep)
     return tensor
 
 
@@ -379,6 +363,28 @@ def grouped_reducescatter_async(
     group = group_of(process_set)
     call = ReducescatterCall(group, name, "grouped_reducescatter", call_site(), reduction)
     return handles.start(call, tuple(tensors))
+
+
+def _allreduce_on_gpu(
+    group: Group,
+    memory: tuple[Buffer, Buffer],
+    output: torch.Tensor,
+    reduction: Reduction,
+    name: str | None,
+    keep: object,
+) -> None:
+    """Reduces the first buffer into the second one, and lets the stream go on behind it."""
+    given, taken = memory
+    handle = group.allreduce(
+        (given,),
+        (taken,),
+        reduction,
+        name=name,
+        waits_next=True,
+        call_site=call_site(),
+        keep=keep,
+    )
+    wait(handle, output)
 
 
 def _allreduce_call(
