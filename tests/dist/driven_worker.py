@@ -3,7 +3,7 @@
 It prints a line whenever its place changes, and trains until rank 0 sees the file of its first
 argument. If AWAITED names a file, it waits for that before it trains. As soon as rank 0 sees the
 file that LAST_STEP names, the next step is the last one; once there is the one that QUITS names,
-rank 1 ends with exit code 0 in the middle.
+rank 1 removes it and ends with exit code 0 in the middle.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def train(state: ObjectState) -> None:
             return
         time.sleep(0.01)
         state.step += 1
-        if rank == "1" and os.path.exists(os.environ.get("QUITS", "")):
+        if rank == "1" and os.path.exists(quits := os.environ.get("QUITS", "")):
+            os.unlink(quits)  # or the next rank 1 might still see it
             sys.exit()
         if is_last:
             print("is in its last step", flush=True)
