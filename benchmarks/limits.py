@@ -22,7 +22,7 @@ import measure
 
 SOURCE = Path(__file__).parent / "reference" / "limits.c"
 KIB = 1024
-SIZES = (4, 64 * KIB, 256 * KIB, *(4**i * measure.MIB for i in range(4)))
+SIZES = (4, *(4**i * KIB for i in (1, 3, 4)), *(4**i * measure.MIB for i in range(5)))
 ROUNDS = 9  # of the loop in each turn
 RANK_S = 0.5  # of Horovod in each turn, for each size
 PATIENCE_S = 300.0
