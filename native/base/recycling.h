@@ -5,15 +5,27 @@
 #include <memory>
 #include <new>
 
+// GCC says by macros that a sanitizer is on, clang by features.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define HVD_WATCHES_MEMORY true
+#elif defined(__has_feature)
+#define HVD_WATCHES_MEMORY (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
+#else
+#define HVD_WATCHES_MEMORY false
+#endif
+
 namespace hvd {
 
-// An allocator that keeps freed blocks for the same thread's next objects. What malloc does with larger blocks, which
-// it joins and divides again, takes a tenth of a short operation. There is no lock that a thread could hold while the
-// process forks; a thread that frees what another one made keeps no more than `kMost`.
+// An allocator that keeps freed blocks for the same thread's next objects: malloc joins larger blocks and divides them
+// again. There is no lock that a thread could hold while the process forks; a thread that frees what another one made
+// keeps no more than `kMost`.
 template <typename T, size_t kMost>
 class Recycling {
  public:
   using value_type = T;
+  // Not under sanitizers, from which it would hide whoever uses an object behind its end.
+  static constexpr bool kRecycles = !HVD_WATCHES_MEMORY;
+
   template <typename Other>
   struct rebind {
     using other = Recycling<Other, kMost>;
@@ -45,12 +57,6 @@ class Recycling {
   friend bool operator==(const Recycling&, const Recycling&) { return true; }
 
  private:
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  static constexpr bool kRecycles = false;  // which would hide whoever uses an object behind its end
-#else
-  static constexpr bool kRecycles = true;
-#endif
-
   struct Block {
     Block* next;
   };
@@ -80,3 +86,5 @@ class Recycling {
 };
 
 }  // namespace hvd
+
+#undef HVD_WATCHES_MEMORY

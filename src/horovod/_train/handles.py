@@ -33,8 +33,8 @@ class HandleTable:
         Args:
             group: where it runs.
             handle: the operation.
-            finish: waits for the operation and makes its result of the tensors. A function that is
-                made for each call costs a tenth of the call.
+            finish: waits for the operation and makes its result of the tensors. One function for
+                all calls costs less than one that is made for each.
             tensors: kept alive until then.
         """
         if group is not self._latest:
