@@ -23,12 +23,14 @@ class WireWriter {
   template <typename T>
     requires std::is_trivially_copyable_v<T>
   void put(T value) {
-    append(&value, sizeof(T));
+    const size_t at = bytes_.size();
+    bytes_.resize(at + sizeof(T));
+    std::memcpy(bytes_.data() + at, &value, sizeof(T));
   }
   void put_string(const std::string& text) { put_bytes(std::as_bytes(std::span(text))); }
   void put_bytes(std::span<const std::byte> data) {
     put(static_cast<uint32_t>(data.size()));
-    append(data.data(), data.size());
+    bytes_.insert(bytes_.end(), data.begin(), data.end());
   }
   template <typename List>
   void put_list(const List& values) {
@@ -38,12 +40,6 @@ class WireWriter {
   [[nodiscard]] Bytes take() { return std::move(bytes_); }
 
  private:
-  void append(const void* data, size_t size) {
-    const size_t at = bytes_.size();
-    bytes_.resize(at + size);
-    if (size > 0) std::memcpy(bytes_.data() + at, data, size);
-  }
-
   static constexpr size_t kUsualBytes = 64;
 
   Bytes bytes_;

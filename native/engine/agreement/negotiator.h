@@ -186,7 +186,7 @@ class Negotiator {
   [[nodiscard]] static bool has_all_values(const Entry& entry);
   [[nodiscard]] static bool is_reachable(const Entry& entry);
   [[nodiscard]] Response result_of(Entry& entry);
-  void reduce_values(const Entry& entry, Response& response) const;
+  void reduce_values(Entry& entry, Response& response) const;
   [[nodiscard]] Response join_result();
   [[nodiscard]] Response execution_of(const std::vector<Entry*>& entries);
   [[nodiscard]] NameRef reference(Entry& entry);

@@ -250,43 +250,41 @@ Response Negotiator::result_of(Entry& entry) {
   return response;
 }
 
-// Reduces the values that came with the announcements, in the order of the ranks. Absent members would add neutral
-// values, so they are left out; so are those of weight 0, whose values may be no numbers.
-void Negotiator::reduce_values(const Entry& entry, Response& response) const {
+// Reduces the values that came with the announcements, in the order of the ranks, into the memory of the first. Absent
+// members would add neutral values, so they are left out; so are those of weight 0, whose values may be no numbers.
+void Negotiator::reduce_values(Entry& entry, Response& response) const {
   name_absent(entry, response);
   const RequestSpec& spec = entry.spec;
   const bool averages = spec.reduce_op == ReduceOp::kAverage;
   const ReduceOp op = averages ? ReduceOp::kSum : spec.reduce_op;
-  const bool divides = averages && !spec.weighted;
   double total_weight = 0.0;
-  for (const Slot& slot : entry.slots) total_weight += slot.announced ? slot.weight : 0.0;
-  response.payload.resize(spec.total_bytes());
+  std::vector<Slot*> givers;
+  givers.reserve(entry.slots.size());
+  for (Slot& slot : entry.slots) {
+    if (!slot.announced || (spec.weighted && slot.weight == 0.0)) continue;
+    givers.push_back(&slot);
+    total_weight += slot.weight;
+  }
   std::vector<const std::byte*> operands;
-  operands.reserve(entry.slots.size());
+  operands.reserve(givers.size());
   size_t offset = 0;
   for (const TensorSpec& tensor : spec.tensors) {
     const auto count = static_cast<size_t>(num_elements(tensor.shape));
-    const size_t bytes = count * size_of(tensor.dtype);
-    std::vector<Bytes> weighted;
     operands.clear();
-    for (const Slot& slot : entry.slots) {
-      if (!slot.announced || (spec.weighted && slot.weight == 0.0)) continue;
-      const std::byte* values = slot.payload.data() + offset;
-      if (spec.weighted) {
-        weighted.emplace_back(bytes);
-        scale(tensor.dtype, weighted.back().data(), values, count, spec.prescale * (slot.weight / total_weight));
-        values = weighted.back().data();
-      }
+    for (Slot* giver : givers) {
+      std::byte* values = giver->payload.data() + offset;
+      if (spec.weighted) scale(tensor.dtype, values, values, count, spec.prescale * (giver->weight / total_weight));
       operands.push_back(values);
     }
-    std::byte* result = response.payload.data() + offset;
-    if (divides) {
+    std::byte* result = givers.front()->payload.data() + offset;
+    if (averages && !spec.weighted) {
       average(tensor.dtype, result, operands, count, spec.postscale, response.num_averaged);
     } else {
       reduce(tensor.dtype, op, result, operands, count, spec.postscale);
     }
-    offset += bytes;
+    offset += count * size_of(tensor.dtype);
   }
+  response.payload = std::move(givers.front()->payload);
 }
 
 void Negotiator::name_absent(const Entry& entry, Response& response) const {

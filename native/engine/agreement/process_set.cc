@@ -12,14 +12,14 @@ namespace {
 // with the weights.
 Bytes payload_of(const Operation& operation) {
   const double factor = operation.spec.weighted ? 1.0 : operation.spec.prescale;
-  size_t total = 0;
-  for (const Buffer& input : operation.request.inputs) total += input.bytes();
-  Bytes payload(total);
-  size_t offset = 0;
+  Bytes payload;
+  payload.reserve(operation.spec.total_bytes());
   for (const Buffer& input : operation.request.inputs) {
-    if (input.bytes() == 0) continue;
-    scale(input.dtype, payload.data() + offset, input.data, static_cast<size_t>(input.count()), factor);
-    offset += input.bytes();
+    const size_t offset = payload.size();
+    payload.insert(payload.end(), input.data, input.data + input.bytes());
+    if (factor == 1.0) continue;
+    std::byte* values = payload.data() + offset;
+    scale(input.dtype, values, values, static_cast<size_t>(input.count()), factor);
   }
   return payload;
 }

@@ -74,7 +74,9 @@ bool Operation::wait_done(Duration timeout) const {
   while (!done()) {
     const Duration left = until - std::chrono::steady_clock::now();
     if (left <= Duration::zero()) return false;
-    futex_wait(ended_, kPending, left);
+    uint32_t pending = kPending;
+    ended_.compare_exchange_strong(pending, kAwaited, std::memory_order_acq_rel);
+    futex_wait(ended_, kAwaited, left);
   }
   return true;
 }
@@ -108,8 +110,7 @@ bool Operation::notify(Notice notice) {
 }
 
 void Operation::finish() {
-  ended_.store(kDone, std::memory_order_release);
-  futex_wake_all(ended_);
+  if (ended_.exchange(kDone, std::memory_order_acq_rel) == kAwaited) futex_wake_all(ended_);
   const std::unique_ptr<Notice> due(notice_.exchange(&told(), std::memory_order_acq_rel));
   if (due != nullptr) (*due)();
 }

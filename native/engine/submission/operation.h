@@ -163,7 +163,7 @@ class Operation {
   // The same as the system calls it, once it has waited for a while.
   std::atomic<pid_t> slow_waiter{0};
 
-  [[nodiscard]] bool done() const { return ended_.load(std::memory_order_acquire) != kPending; }
+  [[nodiscard]] bool done() const { return ended_.load(std::memory_order_acquire) == kDone; }
 
   // Sleeps until the operation is done or the time is over; returns whether it is done.
   bool wait_done(Duration timeout) const;
@@ -194,7 +194,8 @@ class Operation {
 
  private:
   static constexpr uint32_t kPending = 0;
-  static constexpr uint32_t kDone = 1;
+  static constexpr uint32_t kAwaited = 1;  // pending, and a thread sleeps until it is done, or did
+  static constexpr uint32_t kDone = 2;
 
   void finish();
   [[nodiscard]] static Notice& told();
@@ -203,7 +204,7 @@ class Operation {
     return notice != nullptr && notice != &told();
   }
 
-  std::atomic<uint32_t> ended_{kPending};
+  mutable std::atomic<uint32_t> ended_{kPending};  // a waiter marks it
   std::atomic<Notice*> notice_{nullptr};  // or told(), behind the end
   std::optional<Error> error_;
 };
