@@ -51,6 +51,7 @@ def tables() -> dict[str, list[str]]:
     report = elastic_soak.from_json((DATA / "elastic_soak.json").read_text())
     texts["elastic soak"] = f"{elastic_soak.summary(report)}\n\n{elastic_soak.table(report)}"
     texts["data plane"] = versions.show_report(load("data_plane"))
+    texts["data plane epyc"] = versions.show_report(load("data_plane_epyc"))
     return {name: text.splitlines() for name, text in texts.items()}
 
 

@@ -11,7 +11,9 @@ of ``training_step.py``; ``resnet``, its gradients in one operation each, and ``
 views of buckets; ``many``, 500 tensors of 4 KiB in one operation each, all submitted before the
 first wait, and ``grouped``, the same as one operation; or a number of bytes, a tensor that is
 summed in place. ``@4`` behind any of these takes four ranks. ``data-plane`` stands for ``many``,
-``grouped``, ``resnet`` and the sizes from 4 B to 256 MiB, these also on four ranks.
+``grouped``, ``resnet`` and the sizes from 4 B to 256 MiB, these also on four ranks. ``--jobs``
+starts the jobs of all rows several times: what disturbs the machine for some minutes, or where the
+system places the ranks of a job, then is not all that there is of a row.
 
 The data file has every turn of both versions, so that tables and plots can be drawn from it later.
 """
@@ -28,6 +30,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -169,7 +172,7 @@ class Row:
 
     Attributes:
         what: as on the command line.
-        rounds: in each turn.
+        rounds: in each turn; in those of the first job, if there were several.
         before_s, after_s: seconds of a round on the slowest rank, by turn; turns of the same number
             were neighbors.
     """
@@ -178,6 +181,11 @@ class Row:
     rounds: int
     before_s: list[float]
     after_s: list[float]
+
+    def joined(self, later: Row) -> Row:
+        """The turns of both."""
+        before_s, after_s = self.before_s + later.before_s, self.after_s + later.after_s
+        return Row(self.what, self.rounds, before_s, after_s)
 
     def show(self) -> str:
         """A row of the table."""
@@ -253,27 +261,30 @@ def main() -> None:
         nargs="+",
         help=f"{', '.join(WORDS)}, data-plane, or a number of bytes; @4: on 4 ranks",
     )
-    parser.add_argument("--turns", type=int, default=40, help="of each version")
+    parser.add_argument("--turns", type=int, default=40, help="of each version in a job")
+    parser.add_argument("--jobs", type=int, default=1, help="of each version, for each row")
     parser.add_argument("--json", type=Path, help="a file for the times of all turns")
     args = parser.parse_args()
     wanted = wanted_rows(args.what)
     if args.turns < 2:
         parser.error("--turns: quartiles need at least 2")
+    if args.jobs < 1:
+        parser.error("--jobs: there must be one")
     if args.json is not None and not args.json.resolve().parent.is_dir():
         parser.error(f"--json: there is no folder {args.json.resolve().parent}; make it")
     checkouts = [args.before.resolve(), args.after.resolve()]
     for checkout in checkouts:
         install(checkout)
-    load_average = os.getloadavg()[0]
-    print(f"load average before: {load_average:.1f}\n")
-    print(HEAD)
-    rows = []
-    for what in wanted:
-        rows.append(compare(checkouts, what, args.turns))
-        print(rows[-1].show(), flush=True)
-        if args.json is not None:  # after each row, as all of them take long
-            report = {"load_average": load_average, "rows": [asdict(row) for row in rows]}
+    report: dict[str, Any] = {"load_average": os.getloadavg()[0], "rows": []}
+    rows: dict[str, Row] = {}
+    for number, what in product(range(args.jobs), wanted):
+        row = compare(checkouts, what, args.turns)
+        rows[what] = rows[what].joined(row) if what in rows else row
+        print(f"job {number + 1}: {row.show()}", file=sys.stderr, flush=True)
+        report["rows"] = [asdict(each) for each in rows.values()]
+        if args.json is not None:  # after each job, as all of them take long
             args.json.write_text(json.dumps(report, indent=1) + "\n")
+    print(show_report(report))
 
 
 if __name__ == "__main__":

@@ -42,3 +42,9 @@ def test_a_row_has_medians_and_quartiles_of_both_versions_and_of_their_ratio(ver
     assert row.show() == (
         "| 4 | 2.0 (1.0 to 3.0) µs | 2.0 (2.0 to 6.0) µs | 2.000 | 1.00 to 2.00 |"
     )
+
+
+def test_several_jobs_make_one_row(versions: Any) -> None:
+    first = versions.Row("4", 10, [1e-6, 2e-6], [1e-6, 1e-6])
+    row = first.joined(versions.Row("4", 12, [3e-6], [2e-6]))
+    assert row == versions.Row("4", 10, [1e-6, 2e-6, 3e-6], [1e-6, 1e-6, 2e-6])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from horovod._native import Buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from horovod._native import Handle, NativeArray
     from horovod._rank.group import Group
@@ -159,7 +159,7 @@ class LayoutAgreement(Generic[P]):
         name: str,
         names: Mapping[P, str],
         left_dense: Container[P],
-        places: Mapping[P, int],
+        places: Callable[[], Mapping[P, int]],
     ) -> None:
         """Starts a round about those that are not agreed; all ranks must call, none waits.
 
@@ -167,7 +167,8 @@ class LayoutAgreement(Generic[P]):
             name: what the ranks agree on.
             names: of all parameters, the same on all ranks.
             left_dense: those that are on their way already.
-            places: in the order of gradients, of the parameters that could live in a bucket.
+            places: returns those in the order of gradients, of the parameters that could live in a
+                bucket; called only if there is something to ask.
         """
         self.settle()
         self.begin_step()
@@ -175,10 +176,10 @@ class LayoutAgreement(Generic[P]):
         if len(self._layouts) == len(names):
             return
         self._asked = sorted(names.keys() - self._layouts.keys(), key=names.__getitem__)
-        sent = array("q")
+        sent, place_of = array("q"), places()
         for param in self._asked:
             sent.extend(self._report(param, param in left_dense))
-            sent.append(places.get(param, _NO_PLACE))
+            sent.append(place_of.get(param, _NO_PLACE))
         buffer = Buffer(sent.buffer_info()[0], "int64", (1, len(self._asked), _NUMBERS))
         self._handle = self._group.allgather(
             (buffer,), name=name, call_site=self._call_site, keep=sent

@@ -13,6 +13,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from horovod._rank.reduction import ReduceOp
@@ -382,7 +383,8 @@ class GradientReducer(ABC, Generic[P, B]):
             self._make_buckets()
         self._begin_check(group)
         name = self._name_of("layouts", group)
-        self._layouts.ask(name, self._watched, self._left_dense, self._places(group))
+        places = partial(self._places, group)
+        self._layouts.ask(name, self._watched, self._left_dense, places)
         unknown = []
         for members in (*self._held, *self._schedule.take_missing()):
             if all(map(self._layouts.is_known, members)):
