@@ -205,7 +205,7 @@ class Operation {
   }
 
   mutable std::atomic<uint32_t> ended_{kPending};  // a waiter marks it
-  std::atomic<Notice*> notice_{nullptr};  // or told(), behind the end
+  std::atomic<Notice*> notice_{nullptr};           // or told(), behind the end
   std::optional<Error> error_;
 };
 
