@@ -13,7 +13,9 @@ first wait, and ``grouped``, the same as one operation; or a number of bytes, a 
 summed in place. ``@4`` behind any of these takes four ranks. ``data-plane`` stands for ``many``,
 ``grouped``, ``resnet`` and the sizes from 4 B to 256 MiB, these also on four ranks. ``--jobs``
 starts the jobs of all rows several times: what disturbs the machine for some minutes, or where the
-system places the ranks of a job, then is not all that there is of a row.
+system places the ranks of a job, then is not all that there is of a row. With ``--cores``,
+``reference/cores.c`` runs before and behind each pair of turns, and a further column has the later
+version's median over those turns in which the cores were at their best.
 
 The data file has every turn of both versions, so that tables and plots can be drawn from it later.
 """
@@ -29,7 +31,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -50,6 +52,12 @@ HEAD = (
     "| what | before | after | after / before, median of turns | quartiles |\n"
     "| --- | ---: | ---: | ---: | --- |"
 )
+HEAD_OF_CORES = HEAD.replace(" |\n", " | after, cores at their best |\n", 1) + " ---: |"
+# What cores at their best take, of the least of the whole run: to hand over data, and to compute.
+# Cores without a common cache take three times as long for the one, and those that share a core
+# of the host with another machine half as long again for the other.
+BEST = (1.5, 1.2)
+PROBE_S = 0.01
 WARMUP_S = 1.0
 TURN_S = 0.4
 
@@ -166,6 +174,26 @@ class Version:
         return max(map(float, lines))
 
 
+class Cores:
+    """Measures what the cores can do while nothing else runs.
+
+    Args:
+        folder: for the compiled program.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._program = folder / "cores"
+        source = Path(__file__).parent / "reference" / "cores.c"
+        options = ["-O2", "-pthread", str(source), "-o", str(self._program)]
+        subprocess.run([os.environ.get("CC", "cc"), *options], check=True)
+
+    def measure_us(self) -> list[float]:
+        """Returns the time to hand over data, and that to compute."""
+        command = [str(self._program), str(PROBE_S)]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return [float(number) for number in printed.split()]
+
+
 @dataclass(frozen=True)
 class Row:
     """What was measured of one thing.
@@ -175,24 +203,49 @@ class Row:
         rounds: in each turn; in those of the first job, if there were several.
         before_s, after_s: seconds of a round on the slowest rank, by turn; turns of the same number
             were neighbors.
+        cores_us: of each pair of turns, what the cores took to hand over data and to compute, the
+            longer time of before and behind it; empty if it was not measured.
     """
 
     what: str
     rounds: int
     before_s: list[float]
     after_s: list[float]
+    cores_us: list[list[float]] = field(default_factory=list)
 
     def joined(self, later: Row) -> Row:
         """The turns of both."""
-        before_s, after_s = self.before_s + later.before_s, self.after_s + later.after_s
-        return Row(self.what, self.rounds, before_s, after_s)
+        return Row(
+            self.what,
+            self.rounds,
+            self.before_s + later.before_s,
+            self.after_s + later.after_s,
+            self.cores_us + later.cores_us,
+        )
 
-    def show(self) -> str:
-        """A row of the table."""
+    def show(self, least_us: Sequence[float] = ()) -> str:
+        """A row of the table.
+
+        Args:
+            least_us: what the cores took at best, if there is a column for that.
+        """
         ratios = [after / before for before, after in zip(self.before_s, self.after_s, strict=True)]
         lower, ratio, upper = statistics.quantiles(ratios)
         times = [show_quartiles(times) for times in (self.before_s, self.after_s)]
-        return f"| {self.what} | {' | '.join(times)} | {ratio:.3f} | {lower:.2f} to {upper:.2f} |"
+        row = f"| {self.what} | {' | '.join(times)} | {ratio:.3f} | {lower:.2f} to {upper:.2f} |"
+        return f"{row} {self._show_best(least_us)} |" if least_us else row
+
+    def _show_best(self, least_us: Sequence[float]) -> str:
+        """The later version's median over the turns with cores at their best, and how many."""
+        most_us = [times * least for times, least in zip(BEST, least_us, strict=True)]
+        best_s = [
+            after_s
+            for after_s, cores_us in zip(self.after_s, self.cores_us, strict=True)
+            if all(us <= most for us, most in zip(cores_us, most_us, strict=True))
+        ]
+        if not best_s:
+            return "never"
+        return f"{statistics.median(best_s) * 1e6:,.1f} µs in {len(best_s)} of {len(self.after_s)}"
 
 
 def show_quartiles(times_s: Sequence[float]) -> str:
@@ -201,7 +254,7 @@ def show_quartiles(times_s: Sequence[float]) -> str:
     return f"{median} ({lower} to {upper}) µs"
 
 
-def compare(checkouts: Sequence[Path], what: str, turns: int) -> Row:
+def compare(checkouts: Sequence[Path], what: str, turns: int, cores: Cores | None) -> Row:
     """Lets both versions take turns."""
     with tempfile.TemporaryDirectory(prefix="horovod-versions-") as folder, ExitStack() as opened:
         versions = []
@@ -216,16 +269,26 @@ def compare(checkouts: Sequence[Path], what: str, turns: int) -> Row:
         row = Row(what, rounds, [], [])
         for number in range(turns):
             columns = [row.before_s, row.after_s]
+            found_us = [cores.measure_us()] if cores else []
             # Nobody always comes first.
             for place in (0, 1) if number % 2 == 0 else (1, 0):
                 columns[place].append(versions[place].turn(rounds))
+            if cores:
+                found_us.append(cores.measure_us())
+                row.cores_us.append([max(us) for us in zip(*found_us, strict=True)])
     return row
 
 
 def show_report(report: dict[str, Any]) -> str:
     """The table of a data file."""
-    rows = [Row(**row).show() for row in report["rows"]]
-    return "\n".join([f"load average before: {report['load_average']:.1f}", "", HEAD, *rows])
+    rows = [Row(**row) for row in report["rows"]]
+    title = f"load average before: {report['load_average']:.1f}"
+    cores_us = [us for row in rows for us in row.cores_us]
+    if not cores_us:
+        return "\n".join([title, "", HEAD, *(row.show() for row in rows)])
+    least_us = [min(column) for column in zip(*cores_us, strict=True)]
+    title += "; at best, the cores took {:.0f} and {:.0f} µs".format(*least_us)
+    return "\n".join([title, "", HEAD_OF_CORES, *(row.show(least_us) for row in rows)])
 
 
 def wanted_rows(words: Sequence[str]) -> list[str]:
@@ -263,6 +326,7 @@ def main() -> None:
     )
     parser.add_argument("--turns", type=int, default=40, help="of each version in a job")
     parser.add_argument("--jobs", type=int, default=1, help="of each version, for each row")
+    parser.add_argument("--cores", action="store_true", help="tell when they were at their best")
     parser.add_argument("--json", type=Path, help="a file for the times of all turns")
     args = parser.parse_args()
     wanted = wanted_rows(args.what)
@@ -275,16 +339,25 @@ def main() -> None:
     checkouts = [args.before.resolve(), args.after.resolve()]
     for checkout in checkouts:
         install(checkout)
-    report: dict[str, Any] = {"load_average": os.getloadavg()[0], "rows": []}
+    with tempfile.TemporaryDirectory(prefix="horovod-cores-") as folder:
+        cores = Cores(Path(folder)) if args.cores else None
+        print(show_report(measure(checkouts, wanted, args, cores)))
+
+
+def measure(
+    checkouts: Sequence[Path], wanted: Sequence[str], args: argparse.Namespace, cores: Cores | None
+) -> dict[str, Any]:
+    """All jobs; returns what the data file holds, which is written after each of them."""
+    report: dict[str, Any] = {"load_average": os.getloadavg()[0]}
     rows: dict[str, Row] = {}
     for number, what in product(range(args.jobs), wanted):
-        row = compare(checkouts, what, args.turns)
+        row = compare(checkouts, what, args.turns, cores)
         rows[what] = rows[what].joined(row) if what in rows else row
         print(f"job {number + 1}: {row.show()}", file=sys.stderr, flush=True)
         report["rows"] = [asdict(each) for each in rows.values()]
-        if args.json is not None:  # after each job, as all of them take long
+        if args.json is not None:
             args.json.write_text(json.dumps(report, indent=1) + "\n")
-    print(show_report(report))
+    return report
 
 
 if __name__ == "__main__":

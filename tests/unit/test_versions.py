@@ -44,6 +44,17 @@ def test_a_row_has_medians_and_quartiles_of_both_versions_and_of_their_ratio(ver
     )
 
 
+def test_a_column_for_turns_with_cores_at_their_best(versions: Any) -> None:
+    times = {"before_s": [2e-6, 2e-6, 2e-6], "after_s": [1e-6, 2e-6, 4e-6]}
+    cores_us = [[10.0, 100.0], [14.0, 110.0], [10.0, 150.0]]  # the last one computes slowly
+    rows = [{"what": "4", "rounds": 9, **times, "cores_us": cores_us}]
+    shown = versions.show_report({"load_average": 0.5, "rows": rows})
+    assert "; at best, the cores took 10 and 100 µs\n" in shown
+    assert shown.endswith("| 1.5 µs in 2 of 3 |")
+    columns = [line.count("|") for line in shown.splitlines()[2:]]
+    assert columns == [7, 7, 7]
+
+
 def test_several_jobs_make_one_row(versions: Any) -> None:
     first = versions.Row("4", 10, [1e-6, 2e-6], [1e-6, 1e-6])
     row = first.joined(versions.Row("4", 12, [3e-6], [2e-6]))
