@@ -58,6 +58,7 @@ HEAD_OF_CORES = HEAD.replace(" |\n", " | after, cores at their best |\n", 1) + "
 # of the host with another machine half as long again for the other.
 BEST = (1.5, 1.2)
 PROBE_S = 0.01
+PROBE_TIMEOUT_S = 60.0
 WARMUP_S = 1.0
 TURN_S = 0.4
 
@@ -190,8 +191,10 @@ class Cores:
     def measure_us(self) -> list[float]:
         """Returns the time to hand over data, and that to compute."""
         command = [str(self._program), str(PROBE_S)]
-        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        return [float(number) for number in printed.split()]
+        ended = subprocess.run(
+            command, check=True, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S
+        )
+        return [float(number) for number in ended.stdout.split()]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 // Whether two cores are at their best: prints microseconds in which one fills 256 KiB and the other adds them up, at
-// best, and microseconds in which the slower of both does a fixed number of dependent operations, in the median.
+// best, and microseconds in which the slower of both does a fixed number of operations, in the median.
 //
 //   cores SECONDS
 //

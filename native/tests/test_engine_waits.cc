@@ -1,9 +1,6 @@
 // How long a rank has waited for others: what it could not have used for anything else.
-#include <atomic>
 #include <chrono>
 #include <deque>
-#include <thread>
-#include <vector>
 
 #include "engine/engine.h"
 #include "testing/array.h"
@@ -48,35 +45,6 @@ class Waits {
   std::deque<Array> arrays_;
   World world_;
 };
-
-// A test whose wake-up is lost goes on, and fails, after this time.
-constexpr seconds kForever(20);
-
-TEST("waits: the end of an operation wakes all threads that sleep for it") {
-  const auto began = std::chrono::steady_clock::now();
-  for (int round = 0; round < 200; ++round) {
-    Operation operation;
-    std::atomic<int> num_awake{0};
-    std::vector<std::thread> sleepers;
-    for (int i = 0; i < 3; ++i) sleepers.emplace_back([&] { num_awake += operation.wait_done(kForever) ? 1 : 0; });
-    operation.complete();
-    for (std::thread& sleeper : sleepers) sleeper.join();
-    REQUIRE(num_awake == 3);
-    REQUIRE(std::chrono::steady_clock::now() - began < kForever);
-  }
-}
-
-TEST("waits: the end wakes a thread that comes after another one has given up") {
-  Operation operation;
-  CHECK(!operation.wait_done(std::chrono::milliseconds(1)));
-  CHECK(!operation.done());
-  const auto began = std::chrono::steady_clock::now();
-  std::thread sleeper([&] { CHECK(operation.wait_done(kForever)); });
-  operation.complete();
-  sleeper.join();
-  CHECK(std::chrono::steady_clock::now() - began < kForever);
-  CHECK(operation.done());
-}
 
 TEST("waits: who comes first waits for who comes last, and not the other way round") {
   Waits waits;

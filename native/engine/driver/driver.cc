@@ -14,8 +14,8 @@ constexpr Duration kSpinTime = std::chrono::microseconds(50);
 // So much longer if each rank of this host has a core: one that falls asleep for a moment offers its core to the
 // threads of other ranks, which then wait for each other there while another core is idle (docs/decisions/0029).
 constexpr Duration kSpinTimeOnOwnCore = std::chrono::milliseconds(2);
-// If each rank has a core, it yields only after so many looks, 1.5 to 3 µs: during a yield it does not look, and that
-// takes a third of a microsecond.
+// If each rank has a core, it yields only after so many looks, or about 1.6 µs: a yield takes half a microsecond, in
+// which it does not look.
 constexpr int kLooksBetweenYields = 64;
 // And this long for the engine's thread to let it drive.
 constexpr Duration kTakeOverTime = std::chrono::microseconds(20);
