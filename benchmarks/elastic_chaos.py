@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING
 import psutil
 from elastic_chaos_worker import BATCH_SIZE, LENGTH, Model
 from families import end_family
-from uses import unused_shared_memory
+from uses import mapped_shared_files
 
 from horovod._train.elastic.ledger import Ledger
 
@@ -57,7 +57,6 @@ CUTS = {"cut": 3}
 CUT_S = (1.0, 8.0)
 MOMENT_S = 1.0
 SAMPLE_S = 1.0
-SETTLE_S = 10.0
 # Of a process that grows to its usual size in its first seconds.
 MOST_GROWTH_BYTES = 8 << 20
 MOST_GROWTH_DESCRIPTORS = 4
@@ -309,10 +308,16 @@ def started(folder: Path, network: Network | None) -> Iterator[Job]:
 
 
 class Sampler:
-    """Looks at what processes hold, once in a while."""
+    """Looks at what processes hold, once in a while.
+
+    Attributes:
+        uses: by process.
+        shared_files: the names in /dev/shm of what any of them had mapped.
+    """
 
     def __init__(self) -> None:
         self.uses: dict[int, Use] = {}
+        self.shared_files: set[str] = set()
         self._next_s = 0.0
 
     def look(self, pids: Sequence[int]) -> None:
@@ -327,6 +332,7 @@ class Sampler:
                 resident, descriptors = process.memory_info().rss, process.num_fds()
                 use.resident_bytes.append(resident)
                 use.descriptors.append(descriptors)
+                self.shared_files |= mapped_shared_files(pid)
 
 
 def disturb(job: Job, seconds: float, plan: Plan, report: Report) -> Sampler:
@@ -423,19 +429,10 @@ def _loss(seed: int, size: int, epochs: int) -> float:
     return model.loss()
 
 
-def _left_in_shared_memory(before: set[str]) -> list[str]:
-    """What stays there; other programs have some of it for a moment before they map it."""
-    deadline = time.monotonic() + SETTLE_S
-    while (left := unused_shared_memory() - before) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return sorted(left)
-
-
 def run(seconds: float, seed: int, *, cuts: bool) -> Report:
     """Runs a job for a while, and disturbs it."""
     report = Report()
     began_s = time.monotonic()
-    shared = unused_shared_memory()
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         keys = folder / "ssh"
@@ -450,7 +447,7 @@ def run(seconds: float, seed: int, *, cuts: bool) -> Report:
         report.result = json.loads(result.read_text()) if result.exists() else {}
     report.seconds = time.monotonic() - began_s
     report.left = [f"worker {pid}" for pid in job.places if psutil.pid_exists(pid)]
-    report.left += _left_in_shared_memory(shared)
+    report.left += sorted(sampler.shared_files.intersection(os.listdir("/dev/shm")))
     oldest = max(job.places, key=lambda pid: len(sampler.uses.get(pid, Use()).descriptors))
     report.uses["oldest worker"] = sampler.uses[oldest]
     report.generations = max(place[2] for place in job.places.values()) + 1

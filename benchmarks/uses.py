@@ -56,13 +56,14 @@ def use_of(pid: int) -> Use:
     )
 
 
-def unused_shared_memory() -> set[str]:
-    """Return the files in /dev/shm that no process has mapped; other programs have theirs there."""
-    names = set(os.listdir("/dev/shm"))
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        with suppress(OSError):  # it has ended
-            names -= set(re.findall(r"/dev/shm/(\S+)$", maps.read_text(), re.MULTILINE))
-    return names
+def mapped_shared_files(pid: int) -> set[str]:
+    """Return the files in /dev/shm that a process has mapped.
+
+    Raises:
+        OSError: it has ended, or belongs to somebody else.
+    """
+    maps = Path("/proc", str(pid), "maps").read_text()
+    return set(re.findall(r"/dev/shm/(\S+)$", maps, re.MULTILINE))
 
 
 def disk_use(folder: Path, counts: Callable[[str], bool]) -> tuple[int, int]:

@@ -6,6 +6,7 @@ Every other rank prints the error that it got, and how long after the fault it c
 """
 
 import os
+import re
 import signal
 import sys
 import time
@@ -16,6 +17,12 @@ from horovod._native import Buffer
 from horovod._rank import context
 from horovod._rank.reduction import ReduceOp, Reduction
 from horovod.errors import HorovodInternalError
+
+
+def shared_memory() -> set[str]:
+    """The names of what this process has mapped of it; /dev/shm has those that were not removed."""
+    with open("/proc/self/maps") as maps:
+        return set(re.findall(r"/(?:dev/shm/|memfd:)(\S+)", maps.read()))
 
 
 def main(fault: str, culprit: int, num_elements: int) -> None:
@@ -36,6 +43,7 @@ def main(fault: str, culprit: int, num_elements: int) -> None:
         # In the middle of an operation: submitted, but not waited for.
         if num_elements > 1:
             group.allreduce([buffer], [buffer], Reduction(ReduceOp.MAX), name="last", keep=values)
+        print("shares", *shared_memory(), flush=True)
         print(f"fault {time.time()}", flush=True)
         if fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
