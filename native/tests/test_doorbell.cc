@@ -23,7 +23,15 @@ struct Sleeper {
   DoorbellWords words;
   Fd event_fd{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   Doorbell bell{&words, event_fd.get()};
+  std::atomic<bool> owes{false};
+  Doorbell peers_bell{&words, event_fd.get(), nullptr, -1, &owes};
 };
+
+// As a peer that then stops looking for answers.
+void ring_as_peer(Sleeper& sleeper) {
+  sleeper.peers_bell.ring();
+  if (sleeper.owes.exchange(false)) sleeper.peers_bell.wake_away();
+}
 
 // Waits until the count differs from `seen`, asleep in one way or another; returns false on a timeout.
 bool wait_for_change(const Sleeper& sleeper, Sleep how, uint32_t seen) {
@@ -32,7 +40,7 @@ bool wait_for_change(const Sleeper& sleeper, Sleep how, uint32_t seen) {
     if (std::chrono::steady_clock::now() > until) return false;
     if (how == Sleep::kFutex) {
       sleeper.bell.wait_futex(seen, std::chrono::milliseconds(kPatienceMs));
-    } else if (how == Sleep::kEventFd && sleeper.bell.arm(Sleep::kEventFd, seen)) {
+    } else if (how != Sleep::kAwake && sleeper.bell.arm(how, seen)) {
       pollfd query{sleeper.event_fd.get(), POLLIN, 0};
       if (poll(&query, 1, kPatienceMs) <= 0) return false;
       uint64_t count = 0;
@@ -47,7 +55,7 @@ bool wait_for_change(const Sleeper& sleeper, Sleep how, uint32_t seen) {
 
 // How a side sleeps in a round: each way in turn, at another rhythm on each side, so that all pairs come up.
 Sleep choose(uint32_t round, uint32_t period) {
-  return std::array<Sleep, 3>{Sleep::kAwake, Sleep::kEventFd, Sleep::kFutex}[round / period % 3];
+  return std::array<Sleep, 4>{Sleep::kAwake, Sleep::kEventFd, Sleep::kFutex, Sleep::kAway}[round / period % 4];
 }
 
 TEST("doorbell: ping-pong without a lost wake-up, in all ways to sleep") {
@@ -58,11 +66,11 @@ TEST("doorbell: ping-pong without a lost wake-up, in all ways to sleep") {
   std::thread other([&] {
     for (uint32_t round = 0; round < rounds && !lost; ++round) {
       if (!wait_for_change(pong, choose(round, 7), round)) lost = true;
-      ping.bell.ring();
+      ring_as_peer(ping);
     }
   });
   for (uint32_t round = 0; round < rounds && !lost; ++round) {
-    pong.bell.ring();
+    ring_as_peer(pong);
     if (!wait_for_change(ping, choose(round, 2), round)) lost = true;
   }
   other.join();
@@ -87,6 +95,31 @@ TEST("doorbell: a note is seen, but wakes nobody") {
   CHECK_EQ(poll(&query, 1, 0), 0);
   CHECK(sleeper.bell.events() != seen);
   sleeper.bell.ring();
+  CHECK_EQ(poll(&query, 1, 0), 1);
+}
+
+TEST("doorbell: a peer wakes a rank that is away only if the rank does not come by itself") {
+  Sleeper sleeper;
+  pollfd query{sleeper.event_fd.get(), POLLIN, 0};
+  const uint32_t seen = sleeper.bell.events();
+  REQUIRE(sleeper.bell.arm(Sleep::kAway, seen));
+  CHECK(sleeper.peers_bell.ring() && sleeper.owes);
+  CHECK(sleeper.bell.events() != seen);
+  CHECK_EQ(poll(&query, 1, 0), 0);
+  sleeper.bell.disarm();  // it comes
+  sleeper.peers_bell.wake_away();
+  CHECK_EQ(poll(&query, 1, 0), 0);
+
+  REQUIRE(sleeper.bell.arm(Sleep::kAway, sleeper.bell.events()));
+  sleeper.peers_bell.wake_away();
+  CHECK_EQ(poll(&query, 1, 0), 1);
+}
+
+TEST("doorbell: what rings in the rank itself wakes it though it is away") {
+  Sleeper sleeper;
+  REQUIRE(sleeper.bell.arm(Sleep::kAway, sleeper.bell.events()));
+  CHECK(sleeper.bell.ring());
+  pollfd query{sleeper.event_fd.get(), POLLIN, 0};
   CHECK_EQ(poll(&query, 1, 0), 1);
 }
 
@@ -151,9 +184,12 @@ TEST("doorbell: a ring that is not urgent comes by a timer, and only to who slee
   CHECK(!bell.ring_in(time));
   CHECK(bell.arm(Sleep::kFutex, 0));
   CHECK(!bell.ring_in(time));
-  CHECK(bell.arm(Sleep::kEventFd, 0));
-  CHECK(bell.ring_in(time));
-  CHECK_EQ(bell.events(), 1U);  // who is about to sleep does not
+  for (const Sleep how : {Sleep::kEventFd, Sleep::kAway}) {
+    const uint32_t seen = bell.events();
+    CHECK(bell.arm(how, seen));
+    CHECK(bell.ring_in(time));
+    CHECK_EQ(bell.events(), seen + 1);  // who is about to sleep does not
+  }
   pollfd query{timer.get(), POLLIN, 0};
   CHECK_EQ(poll(&query, 1, kPatienceMs), 1);
   // Without a timer, as where the program has closed it, the caller rings.

@@ -2,7 +2,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <barrier>
 #include <csignal>
+#include <memory>
 #include <thread>
 
 #include "engine/engine.h"
@@ -65,6 +67,29 @@ TEST("transfers: tensors of every length arrive, from one and from any") {
       }
     });
   }
+}
+
+// The coordinator has no part in what the others do, and its caller no reason to look at the engine.
+TEST("transfers: a coordinator that just left after a collective of all answers the other ranks") {
+  World world(3);
+  std::barrier<> all_sent(3);
+  const auto leave = [](std::barrier<>* others) { others->arrive_and_drop(); };
+  world.run([&](int rank) {
+    const std::unique_ptr<std::barrier<>, decltype(leave)> leaves(&all_sent, leave);
+    Engine& engine = world.engine(rank);
+    constexpr int kNumRounds = kSanitized ? 100 : 1000;
+    for (int round = 0; round < kNumRounds; ++round) {
+      std::vector<float> sum(1, 1.0F);
+      const auto together = make_allreduce("sum", {view(sum)}, {view(sum)});
+      submit_to(engine, together, true);
+      REQUIRE(engine.wait(*together, kPatience));
+      std::vector<int32_t> values = values_of(rank, round, 10);
+      if (rank == 1) run_operation(engine, make_transfer(OpKind::kSend, 2, view(values)));
+      if (rank == 2) run_operation(engine, make_transfer(OpKind::kRecv, 1, view(values)));
+      if (rank == 2) REQUIRE(values == values_of(1, round, 10));
+      all_sent.arrive_and_wait();
+    }
+  });
 }
 
 // All ranks send to all others and receive from all, in batches of mixed lengths that nobody waits for, while

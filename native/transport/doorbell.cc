@@ -37,10 +37,28 @@ bool EventFd::notify() const {
 
 bool Doorbell::ring() const {
   words_->events.fetch_add(1, std::memory_order_seq_cst);
-  if (words_->sleeping.load(std::memory_order_seq_cst) == 0) return true;
-  const auto how = static_cast<Sleep>(words_->sleeping.exchange(0, std::memory_order_seq_cst));
-  if (how == Sleep::kFutex) futex_wake_all(words_->events);
-  if (how != Sleep::kEventFd || event_.notify()) return true;
+  const auto sleeping = static_cast<Sleep>(words_->sleeping.load(std::memory_order_seq_cst));
+  if (sleeping == Sleep::kAwake) return true;
+  if (sleeping == Sleep::kAway && owes_ != nullptr) {
+    owes_->store(true, std::memory_order_relaxed);
+    return true;
+  }
+  return wake(static_cast<Sleep>(words_->sleeping.exchange(0, std::memory_order_seq_cst)));
+}
+
+void Doorbell::wake_away() const {
+  auto how = static_cast<uint32_t>(Sleep::kAway);
+  if (words_->sleeping.load(std::memory_order_seq_cst) != how) return;
+  if (words_->sleeping.compare_exchange_strong(how, 0, std::memory_order_seq_cst)) wake(Sleep::kAway);
+}
+
+bool Doorbell::wake(Sleep how) const {
+  if (how == Sleep::kAwake) return true;
+  if (how == Sleep::kFutex) {
+    futex_wake_all(words_->events);
+    return true;
+  }
+  if (event_.notify()) return true;
   // Somebody else may wake it. If it has woken up meanwhile, that is in vain.
   uint32_t awake = 0;
   words_->sleeping.compare_exchange_strong(awake, static_cast<uint32_t>(how), std::memory_order_seq_cst);
@@ -49,7 +67,8 @@ bool Doorbell::ring() const {
 }
 
 bool Doorbell::ring_in(Duration time) const {
-  if (words_->sleeping.load(std::memory_order_seq_cst) != static_cast<uint32_t>(Sleep::kEventFd)) return false;
+  const auto sleeping = static_cast<Sleep>(words_->sleeping.load(std::memory_order_seq_cst));
+  if (sleeping != Sleep::kEventFd && sleeping != Sleep::kAway) return false;
   const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
   const itimerspec when{.it_interval = {}, .it_value = {.tv_sec = 0, .tv_nsec = nanoseconds}};
   if (timerfd_settime(timer_fd_, 0, &when, nullptr) != 0) return false;

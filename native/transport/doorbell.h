@@ -15,8 +15,9 @@
 
 namespace hvd {
 
-// How a rank sleeps: its engine thread in epoll_wait on an eventfd, a waiting caller on a futex.
-enum class Sleep : uint32_t { kAwake = 0, kEventFd = 1, kFutex = 2 };
+// How a rank sleeps: its engine thread in epoll_wait on an eventfd, a waiting caller on a futex. kAway: as kEventFd,
+// but a caller that drove has just left and is likely to come again, which is sooner than the thread would be awake.
+enum class Sleep : uint32_t { kAwake = 0, kEventFd = 1, kFutex = 2, kAway = 3 };
 
 struct DoorbellWords {
   alignas(64) std::atomic<uint32_t> events{0};
@@ -43,13 +44,18 @@ class EventFd {
 class Doorbell {
  public:
   // `broken` is set when the rank could not be woken. `timer_fd`: of the rank's own doorbell, a timer that wakes its
-  // thread out of epoll.
-  Doorbell(DoorbellWords* words, int event_fd, std::atomic<bool>* broken = nullptr, int timer_fd = -1)
-      : words_(words), event_(event_fd), broken_(broken), timer_fd_(timer_fd) {}
+  // thread out of epoll. `owes`: of a peer's doorbell, is set when a rank was rung that is away.
+  Doorbell(DoorbellWords* words, int event_fd, std::atomic<bool>* broken = nullptr, int timer_fd = -1,
+           std::atomic<bool>* owes = nullptr)
+      : words_(words), event_(event_fd), broken_(broken), timer_fd_(timer_fd), owes_(owes) {}
 
-  // Says that something changed; wakes the rank if it sleeps. Returns false if it sleeps on, because the descriptor was
-  // closed in this process; others may still wake it.
+  // Says that something changed; wakes the rank if it sleeps. A peer that is away is not woken: before the caller stops
+  // to look for answers, it calls wake_away(). Returns false if the rank sleeps on, because the descriptor was closed
+  // in this process; others may still wake it.
   bool ring() const;  // NOLINT(modernize-use-nodiscard): `broken` says it, too
+
+  // Wakes the rank's thread if the rank is still away.
+  void wake_away() const;
 
   // If the rank sleeps in epoll, wakes it after this time, says that something changed, and returns true.
   [[nodiscard]] bool ring_in(Duration time) const;
@@ -70,10 +76,14 @@ class Doorbell {
   void wait_futex(uint32_t seen, std::optional<Duration> timeout) const;
 
  private:
+  // Wakes who sleeps like this, as the word has said; returns what ring() does.
+  bool wake(Sleep how) const;  // NOLINT(modernize-use-nodiscard)
+
   DoorbellWords* words_;
   EventFd event_;
   std::atomic<bool>* broken_;
   int timer_fd_;
+  std::atomic<bool>* owes_;
 };
 
 }  // namespace hvd

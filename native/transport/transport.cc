@@ -156,10 +156,10 @@ void Transport::add_local(LocalPeer given, int my_local_index) {
   peer.doorbell = std::move(given.doorbell);
   peer.liveness = std::move(given.liveness);
   peer.segment = std::move(given.segment);
-  const Doorbell bell(peer.segment->doorbell(), peer.doorbell.get(), bells_are_broken_.get());
+  peer.bell.emplace(peer.segment->doorbell(), peer.doorbell.get(), bells_are_broken_.get(), -1, owes_wake_.get());
   const auto make_link = [&](LinkKind kind) {
     return std::make_unique<RingLink>(peer.segment->ring(my_local_index, kind), segment_->ring(given.local_index, kind),
-                                      bell, peer.segment->outbox());
+                                      *peer.bell, peer.segment->outbox());
   };
   peer.control = make_link(LinkKind::kControl);
   auto data = make_link(LinkKind::kData);
@@ -203,6 +203,20 @@ std::shared_ptr<SharedRegion> Transport::map_region(size_t offset, size_t bytes)
   for (const Peer& peer : peers_) segments.push_back(peer.segment.get());
   segments[static_cast<size_t>(rank_)] = segment_.get();
   return std::make_shared<SharedRegion>(segments, rank_, offset, bytes);
+}
+
+void Transport::wake_away(Duration at_least) {
+  if (!owes_wake_->load(std::memory_order_relaxed)) return;
+  if (at_least > Duration::zero()) {
+    const TimePoint now = std::chrono::steady_clock::now();
+    if (!owes_since_) owes_since_ = now;
+    if (now - *owes_since_ < at_least) return;
+  }
+  owes_since_.reset();
+  owes_wake_->store(false, std::memory_order_relaxed);
+  for (const Peer& peer : peers_) {
+    if (peer.bell) peer.bell->wake_away();
+  }
 }
 
 bool Transport::has_ended(const Peer& peer, bool ask_local) {
@@ -343,6 +357,7 @@ void Transport::abandon() {
   for (Peer& peer : peers_) {
     peer.liveness.reset();
     peer.doorbell.reset();
+    peer.bell.reset();
     peer.sockets.clear();
     peer.control.reset();
     peer.ring = nullptr;

@@ -81,6 +81,10 @@ class Transport {
   [[nodiscard]] const Doorbell& doorbell() const { return doorbell_; }
   // Whether this rank could not wake itself or another one, because the program closed descriptors of the engine.
   [[nodiscard]] bool cannot_wake() const { return *bells_are_broken_; }
+  // Wakes the ranks of this host that were rung while they were away, if that was at least so long ago: a caller of
+  // theirs may come by itself until then. Whoever drives calls it again and again, and with no time before it stops.
+  // Needs the engine's lock.
+  void wake_away(Duration at_least = Duration::zero());
   // Maps the same part of the room for arrays of every rank; all of them are on this host. Throws Error if the system
   // refuses.
   [[nodiscard]] std::shared_ptr<SharedRegion> map_region(size_t offset, size_t bytes) const;
@@ -131,6 +135,7 @@ class Transport {
     std::vector<TcpLink*> sockets;  // of a remote peer: control, data
     Fd liveness;                    // of a local peer
     Fd doorbell;                    // of a local peer
+    std::optional<Doorbell> bell;   // likewise
     std::shared_ptr<Segment> segment;
     bool ended = false;
   };
@@ -154,6 +159,8 @@ class Transport {
   Fd gather_timer_;  // of the doorbell
   std::unique_ptr<std::atomic<bool>> bells_are_broken_ = std::make_unique<std::atomic<bool>>(false);
   Doorbell doorbell_;
+  std::unique_ptr<std::atomic<bool>> owes_wake_ = std::make_unique<std::atomic<bool>>(false);
+  std::optional<TimePoint> owes_since_;  // as far as wake_away() knows
   Fd epoll_;
   // With remote peers the engine's thread sleeps here, and wakes for epoll_ (if it watches), the doorbell or the timer.
   Fd thread_epoll_;

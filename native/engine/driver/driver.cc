@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace hvd {
 namespace {
@@ -21,7 +22,9 @@ constexpr int kLooksBetweenYields = 64;
 constexpr Duration kTakeOverTime = std::chrono::microseconds(20);
 // A yield to another rank is back sooner than this.
 constexpr Duration kLostCoreTime = std::chrono::microseconds(1500);
-constexpr Duration kSleepAtOncePeriod = std::chrono::milliseconds(200);
+// How long nobody yields then: a core that was lost for once, to a thread that comes every second, is worth little.
+constexpr Duration kLeastSleepAtOnce = std::chrono::milliseconds(10);
+constexpr Duration kMostSleepAtOnce = std::chrono::milliseconds(200);
 // Peers on other hosts take longer: as long as two that sleep need to wake each other. Else ranks that once began to
 // sleep would go on so.
 constexpr Duration kRemoteSpinTime = std::chrono::microseconds(200);
@@ -31,6 +34,11 @@ constexpr Duration kSleepAfterVainSpin = std::chrono::milliseconds(2);
 constexpr Duration kWatchPeriod = std::chrono::milliseconds(100);
 // How long peers on other hosts may have to wait for attention when a caller that drove is done, and nobody drives.
 constexpr Duration kUnwatchedTime = std::chrono::microseconds(500);
+// How long a rank of this host may be rung while it is away before its thread is woken: about what its caller takes to
+// come again with the next tensor, where ranks share cores.
+constexpr Duration kAwayTime = std::chrono::microseconds(50);
+// How often a caller that is done looks at what came meanwhile: a look is cheaper than a switch to the engine's thread.
+constexpr int kLastLooks = 2;
 // While something is expected, nobody sleeps longer, so that no lost wake-up can hold a job for ever.
 constexpr Duration kMostSleep = std::chrono::seconds(2);
 
@@ -40,6 +48,11 @@ void pause_core() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
+}
+
+TimePoint yield() {
+  sched_yield();
+  return std::chrono::steady_clock::now();
 }
 
 void bind_to_core(int core, const LogSink& log) {
@@ -78,6 +91,7 @@ bool Driver::wait(Operation& operation, Duration timeout) {
         caller_drives_.store(false);
         (*machine)->give_up(error);
       }
+      transport_.wake_away();
       const Completion::Callbacks callbacks = (*machine)->take_callbacks();
       machine.reset();
       call(callbacks);
@@ -111,6 +125,11 @@ std::optional<Driver::Driving> Driver::take_drive(const Operation& operation) {
   return taken;
 }
 
+bool Driver::pass(const Driving& machine) {
+  transport_.wake_away(kAwayTime);
+  return machine->pass(look_for_lost_.exchange(false));
+}
+
 bool Driver::gives_way(const Driving& machine) const { return num_would_drive_.load() > 0 && !machine->is_executing(); }
 
 // Drives the engine from a caller's thread; the engine's own thread sleeps in epoll meanwhile.
@@ -127,18 +146,24 @@ void Driver::drive(const Driving& machine, const Operation& operation, TimePoint
     if (left <= Duration::zero()) break;
     const Duration most = operation.waited_long ? kSpinTime : kSpinTimeOnOwnCore;  // a slow rank takes longer still
     if (spin(machine, seen, std::min(left, most), false)) continue;
+    transport_.wake_away();
     sleep(machine, seen, std::min(left, machine->until_next_check().value_or(left)));
+  }
+  for (int i = 0; i < kLastLooks && doorbell.events() != seen && !machine->is_executing() && !machine->closed(); ++i) {
+    seen = doorbell.events();
+    pass(machine);
   }
   caller_drives_.store(false);
   // Most callers come again soon. Until then nothing that a peer says is worth a switch to the engine's thread.
-  if (machine->expects_events()) {
+  const bool expects = machine->expects_events();
+  if (expects) {
     transport_.let_thread_watch(true);
   } else {
     transport_.wake_thread_in(kUnwatchedTime);
   }
   // Hand over: the engine's thread goes on if there is work, and is woken by the next event otherwise.
-  if (!doorbell.arm(Sleep::kEventFd, seen) || machine->closed() || machine->has_work(!thread_checks_stalls_))
-    doorbell.ring();
+  const bool unchanged = doorbell.arm(expects ? Sleep::kEventFd : Sleep::kAway, seen);
+  if (!unchanged || machine->closed() || machine->has_work(!thread_checks_stalls_)) doorbell.ring();
 }
 
 // The sleep of a caller that drives: on the futex of the doorbell, or among the sockets.
@@ -160,7 +185,7 @@ void Driver::sleep([[maybe_unused]] const Driving& machine, uint32_t seen, Durat
 // each other on one core, and then the peer waits for this very core.
 //
 // A yield that takes long went to somebody who burns the core. Whoever sleeps instead is let in again by a wake-up at
-// once, so for a while this rank does not yield.
+// once, so for a while this rank does not yield, and for longer if it loses the core again soon after.
 //
 // A spin for peers on other hosts that was in vain shows that they are slower, or that this process does not get the
 // cores it wants: for a moment, sleep is as fast.
@@ -178,13 +203,19 @@ bool Driver::spin(const Driving& machine, uint32_t seen, Duration at_most, bool 
       pause_core();
     }
     if (remote && transport_.notice()) return true;
-    const TimePoint before = std::chrono::steady_clock::now();
-    sched_yield();
-    now = std::chrono::steady_clock::now();
-    if (now - before > (remote ? kRemoteLostCoreTime : kLostCoreTime)) sleep_at_once_until_ = now + kSleepAtOncePeriod;
+    transport_.wake_away(kAwayTime);
+    const TimePoint before = std::exchange(now, yield());
+    if (now - before > (remote ? kRemoteLostCoreTime : kLostCoreTime)) sleep_at_once_for_a_while(now, remote);
   } while (now < until);
   if (remote) sleep_at_once_until_ = std::max(sleep_at_once_until_, now + kSleepAfterVainSpin);
   return doorbell.events() != seen;
+}
+
+void Driver::sleep_at_once_for_a_while(TimePoint now, bool remote) {
+  const bool again = now - sleep_at_once_until_ < sleep_at_once_;
+  const Duration least = remote ? kMostSleepAtOnce : kLeastSleepAtOnce;
+  sleep_at_once_ = again ? std::min(2 * sleep_at_once_, kMostSleepAtOnce) : least;
+  sleep_at_once_until_ = now + sleep_at_once_;
 }
 
 void Driver::run() {
@@ -205,7 +236,9 @@ bool Driver::turn() {
   } catch (const Error& error) {
     sleeps_on_futex_ = true;
     thread_watches_.store(false);
-    machine_.lock()->give_up(error);
+    const Driving machine = machine_.lock();
+    machine->give_up(error);
+    transport_.wake_away();
     return true;
   }
 }
@@ -219,6 +252,7 @@ bool Driver::turn_without_descriptors() {
     do {
       seen = doorbell.events();
     } while (!machine->closed() && !machine->has_callbacks() && pass(machine));
+    transport_.wake_away();
     callbacks = machine->take_callbacks();
     if (callbacks.empty() && machine->closed()) return false;
   }
@@ -240,6 +274,7 @@ bool Driver::try_turn() {
       seen = doorbell.events();
     } while (!machine->closed() && !machine->has_callbacks() && !gives_way(machine) &&
              (pass(machine) || (num_waiters_.load() > 0 && spin(machine, seen, kSpinTimeOnOwnCore, true))));
+    transport_.wake_away();
     callbacks = machine->take_callbacks();
     if (callbacks.empty()) {
       if (machine->closed()) return false;

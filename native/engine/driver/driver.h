@@ -48,10 +48,11 @@ class Driver {
   void sleep_in_epoll(std::optional<Duration> timeout);
   [[nodiscard]] std::optional<Driving> take_drive(const Operation& operation);
   void drive(const Driving& machine, const Operation& operation, TimePoint until);
-  bool pass(const Driving& machine) { return machine->pass(look_for_lost_.exchange(false)); }
+  bool pass(const Driving& machine);
   [[nodiscard]] bool gives_way(const Driving& machine) const;
   // `yields_to_callers`: ends when a caller wants to drive.
   [[nodiscard]] bool spin(const Driving& machine, uint32_t seen, Duration at_most, bool yields_to_callers);
+  void sleep_at_once_for_a_while(TimePoint now, bool remote);
   void sleep(const Driving& machine, uint32_t seen, Duration limit);
 
   const DriverOptions options_;
@@ -61,6 +62,7 @@ class Driver {
   Guarded<Machine> machine_;
   // Of the thread that drives.
   TimePoint sleep_at_once_until_{};    // yielding the core costs too much until then
+  Duration sleep_at_once_{};           // how long that was decided for
   bool sleeps_on_futex_ = false;       // the engine's thread, as its descriptors do not work
   bool thread_checks_stalls_ = false;  // the sleep of the engine's thread ends in time for the next check
 

@@ -184,6 +184,7 @@ void Machine::leave() {
     if (sent && with_.transport.finish_sending(data_matter)) break;
     const Duration left = until - std::chrono::steady_clock::now();
     if (left <= Duration::zero()) break;
+    with_.transport.wake_away();
     if (doorbell.arm(Sleep::kEventFd, seen)) with_.transport.notice(left);
     doorbell.disarm();
   }
