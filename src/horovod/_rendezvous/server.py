@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import horovod
 from horovod._rendezvous import messages
+from horovod._rendezvous.answers import Answers
 from horovod._rendezvous.framing import GIB, FrameError, FrameReader, FrameWriter
 from horovod._rendezvous.gate import HANDSHAKE_TIMEOUT_S, MAX_PENDING, Admitted, Door, Gate
 from horovod._rendezvous.loop import READ, WRITE, EventLoop
@@ -92,6 +93,7 @@ class StoreServer:
         self._max_message_bytes = max_message_bytes
         self._table = Table()
         self._table.set(VERSION_KEY, horovod.__version__.encode())
+        self._answers = Answers()
         self._connections: set[_Connection] = set()
         self._futures: set[Future[Any]] = set()
         self._unused: list[Future[None]] = []
@@ -246,7 +248,7 @@ class StoreServer:
 
     def _welcome(self, admitted: Admitted) -> None:
         connection = _Connection(
-            admitted, self._loop, self._table, self._max_message_bytes, self._dropped
+            admitted, self._loop, self._table, self._answers, self._max_message_bytes, self._dropped
         )
         self._connections.add(connection)
         if silence_s := SILENCES.get(admitted.hello.purpose):
@@ -281,12 +283,14 @@ class _Connection:
         admitted: Admitted,
         loop: EventLoop,
         table: Table,
+        answers: Answers,
         max_message_bytes: int,
         on_drop: Callable[[_Connection], None],
     ) -> None:
         self._sock = admitted.sock
         self._loop = loop
         self._table = table
+        self._answers = answers
         self._max_message_bytes = max_message_bytes
         self._on_drop = on_drop
         self._reader = FrameReader(admitted.session.receive_key, max_message_bytes)
@@ -374,12 +378,15 @@ class _Connection:
     def _answer(self, found: Found) -> None:
         # Called while somebody else is being served: his connection must not suffer from ours.
         try:
-            self._send({"keys": list(found)}, tuple(found.values()))
+            self._send_parts(self._answers.encode(found))
         except (messages.MessageError, OSError):
             self.drop()
 
     def _send(self, header: dict[str, Any], values: Sequence[bytes]) -> None:
-        parts = join_small(messages.encode(header, values))
+        self._send_parts(messages.encode(header, values))
+
+    def _send_parts(self, parts: Sequence[bytes]) -> None:
+        parts = join_small(parts)
         num_bytes = sum(map(len, parts))
         if num_bytes > self._max_message_bytes:
             parts = messages.encode({"error": f"the answer would have {num_bytes} bytes"})

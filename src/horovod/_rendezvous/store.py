@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from horovod._rendezvous import messages
+from horovod._rendezvous.answers import found_in
 from horovod._rendezvous.dial import dial, retrying
 from horovod._rendezvous.framing import GIB, Channel, FrameError
 from horovod._rendezvous.handshake import Hello
@@ -142,10 +143,10 @@ class StoreClient:
             "timeout_s": timeout_s,
         }
         header, values = self._request(request, (), timeout_s)
-        found = header.get("keys")
-        if not isinstance(found, list) or len(found) != len(values):
-            raise StartError(f"{self._name} gave an answer that makes no sense")
-        return dict(zip(found, values, strict=True))
+        try:
+            return found_in(header, values)
+        except messages.MessageError as error:
+            raise StartError(f"{self._name} gave an answer that makes no sense: {error}") from error
 
     def leave_will(self, key: str, value: bytes | None, *, append: bool = False) -> None:
         """Has the store add a value when this connection ends, however that happens.

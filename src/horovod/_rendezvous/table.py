@@ -54,6 +54,7 @@ class Table:
         self._deadlines: list[tuple[float, int, Waiter]] = []
         self._most_deadlines = _LEAST_DEADLINES
         self._numbers = itertools.count()
+        self._last_keys: tuple[str, ...] = ()
 
     def set(self, key: str, value: bytes) -> None:
         """Stores a value and answers those who waited for it."""
@@ -84,13 +85,19 @@ class Table:
         answer: Callable[[Found], None],
     ) -> Waiter:
         """Answers when all keys or the stop key exist, at the deadline with what there is."""
-        waiter = Waiter(tuple(keys), stop_key, answer)
+        waiter = Waiter(self._kept_once(tuple(keys)), stop_key, answer)
         self._settle(waiter)
         if not waiter.done and deadline <= now:
             self._finish(waiter)
         if not waiter.done:
             self._note_deadline(deadline, waiter)
         return waiter
+
+    def _kept_once(self, keys: tuple[str, ...]) -> tuple[str, ...]:
+        """Return equal keys; ranks that start together all wait for the same."""
+        if keys != self._last_keys:
+            self._last_keys = keys
+        return self._last_keys
 
     def _note_deadline(self, deadline: float, waiter: Waiter) -> None:
         """Note when a wait ends at the latest.

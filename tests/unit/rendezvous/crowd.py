@@ -1,27 +1,48 @@
-"""Many clients of a store in one thread: python crowd.py ADDRESS PORT FIRST COUNT SIZE < secret.
+"""Many clients of a store in one thread: python crowd.py ADDRESS PORT FIRST COUNT SIZE SECONDS.
 
-Each of COUNT clients connects, publishes what a rank does, and waits until all SIZE are there.
+Each of COUNT clients connects, publishes what a rank does, and waits until all SIZE are there; this
+may take SECONDS. The secret comes on stdin. Prints how many bytes all clients have sent and
+received in how many messages, without the handshakes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import sys
+from typing import TYPE_CHECKING
 
 from horovod._rendezvous import messages
+from horovod._rendezvous.answers import found_in
 from horovod._rendezvous.framing import FrameReader, FrameWriter
 from horovod._rendezvous.handshake import ClientHandshake, Hello, Session
 
-TIMEOUT_S = 60.0
-VALUE = b"v" * 300  # about what a rank publishes
+if TYPE_CHECKING:
+    from horovod._rendezvous.table import Found
+
+
+def value_of(rank: int) -> bytes:
+    """About what a rank publishes, and as much alike for ranks of a host."""
+    host = rank // 8
+    texts = [f'"rank": {rank}, "size": 1024, "host": "node-{host}.cluster", "pid": {rank * 7919}']
+    texts += [f'"host_key": "node-{host}.cluster/{hash(host):x}-d30a-34e6c54a64b4/4026531833"']
+    texts += [f'"version": "1.0.0", "tcp_address": "10.0.{host}.34", "tcp_port": {rank * 31}']
+    texts += [f'"unix_name": "horovod-{secrets.token_hex(16)}", "num_streams": 2, "free_port": 0']
+    return ("{" + ", ".join(texts) + "}").encode()
 
 
 class Client:
-    """One connection to the store on an event loop."""
+    """One connection to the store on an event loop.
+
+    Attributes:
+        sent, received: bytes of requests and answers.
+        messages: the number of both.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self.sent = self.received = self.messages = 0
 
     async def _fill(self, view: memoryview) -> int:
         data = await self._reader.readexactly(len(view))
@@ -37,36 +58,56 @@ class Client:
         self._frames_out = FrameWriter(session.send_key)
         self._frames_in = FrameReader(session.receive_key)
 
-    async def request(self, header: dict[str, object], *values: bytes) -> dict[str, object]:
-        self._writer.writelines(self._frames_out.frame(messages.encode(header, values)))
+    async def request(self, header: dict[str, object], *values: bytes) -> Found:
+        parts = self._frames_out.frame(messages.encode(header, values))
+        self._writer.writelines(parts)
+        self.sent += sum(map(len, parts))
         body = None
         while body is None:
-            body = self._frames_in.filled(await self._fill(self._frames_in.buffer()))
-        return messages.decode(body)[0]
+            num_bytes = await self._fill(self._frames_in.buffer())
+            self.received += num_bytes
+            body = self._frames_in.filled(num_bytes)
+        self.messages += 2
+        answer, answer_values = messages.decode(body)
+        return found_in(answer, answer_values) if header["op"] == "wait" else {}
 
 
 async def act(
-    address: str, port: int, secret: bytes, rank: int, size: int, turns: asyncio.Semaphore
-) -> None:
+    where: tuple[str, int],
+    secret: bytes,
+    rank: int,
+    size: int,
+    timeout_s: float,
+    turns: asyncio.Semaphore,
+) -> Client:
     """What the start of a rank asks of the store."""
     # A process of its own proves itself as soon as it is connected; here one thread plays them all.
     async with turns:
-        client = Client(*await asyncio.open_connection(address, port))
+        client = Client(*await asyncio.open_connection(*where))
         await client.prove(secret)
-    await client.request({"op": "add", "key": f"rank/{rank}"}, VALUE)
+    value = value_of(rank)
+    await client.request({"op": "set", "key": f"latest/{rank}"}, b"0.0")
+    await client.request({"op": "add", "key": "job"}, value)
+    await client.request({"op": "add", "key": f"rank/{rank}"}, value)
     keys = [f"rank/{other}" for other in range(size)]
-    wait = {"op": "wait", "keys": keys, "stop_key": "failed", "timeout_s": TIMEOUT_S}
+    wait = {"op": "wait", "keys": keys, "stop_key": "failed", "timeout_s": timeout_s}
     answer = await client.request(wait)
-    assert answer["keys"] == keys, f"client {rank} heard of {len(answer['keys'])} of {size}"
+    assert list(answer) == keys, f"client {rank} heard of {len(answer)} of {size}"
+    return client
 
 
 async def main() -> None:
-    address, port, first, count, size = sys.argv[1], *map(int, sys.argv[2:])
+    address, port, first, count, size = sys.argv[1], *map(int, sys.argv[2:6])
+    timeout_s = float(sys.argv[6])
     secret = sys.stdin.buffer.read()
-    ranks = range(first, first + count)
     turns = asyncio.Semaphore(32)
-    acts = (act(address, port, secret, rank, size, turns) for rank in ranks)
-    await asyncio.wait_for(asyncio.gather(*acts), TIMEOUT_S)
+    acts = (
+        act((address, port), secret, rank, size, timeout_s, turns)
+        for rank in range(first, first + count)
+    )
+    clients = await asyncio.wait_for(asyncio.gather(*acts), timeout_s)
+    sums = [[each.sent, each.received, each.messages] for each in clients]
+    print(*map(sum, zip(*sums, strict=True)))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,16 @@ def test_a_thousand_clients_find_each_other(no_leak: None, secret: bytes) -> Non
         where = [server.address, str(server.port)]
         crowds = [
             subprocess.Popen(
-                [sys.executable, program, *where, str(first), str(share), str(SIZE)],
+                [
+                    sys.executable,
+                    program,
+                    *where,
+                    str(first),
+                    str(share),
+                    str(SIZE),
+                    str(PATIENCE_S),
+                ],
+                stdout=subprocess.DEVNULL,
                 stdin=subprocess.PIPE,
                 env={"PYTHONPATH": source},
             )

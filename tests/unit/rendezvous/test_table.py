@@ -110,3 +110,17 @@ def test_waits_that_have_ended_are_forgotten_long_before_their_deadline() -> Non
     table.expire(1e6)
     assert answers[1000:] == [{}] * 6
     assert all(each.done for each in pending)
+
+
+def test_the_keys_of_those_who_wait_for_the_same_are_kept_once() -> None:
+    table, answers = Table(), list[Found]()
+    waiters = [
+        table.wait([f"rank/{rank}" for rank in range(3)], "", 10.0, 0.0, answers.append)
+        for _ in range(2)
+    ]
+    other = table.wait(["rank/0"], "", 10.0, 0.0, answers.append)
+    assert waiters[0].keys is waiters[1].keys
+    assert other.keys == ("rank/0",)
+    for rank in range(3):
+        table.set(f"rank/{rank}", b"v")
+    assert sorted(map(len, answers)) == [1, 3, 3]
