@@ -8,8 +8,10 @@ received in how many messages, without the handshakes.
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 import sys
+import uuid
 from typing import TYPE_CHECKING
 
 from horovod._rendezvous import messages
@@ -24,8 +26,9 @@ if TYPE_CHECKING:
 def value_of(rank: int) -> bytes:
     """About what a rank publishes, and as much alike for ranks of a host."""
     host = rank // 8
+    boot = uuid.UUID(int=random.Random(host).getrandbits(128))
     texts = [f'"rank": {rank}, "size": 1024, "host": "node-{host}.cluster", "pid": {rank * 7919}']
-    texts += [f'"host_key": "node-{host}.cluster/{hash(host):x}-d30a-34e6c54a64b4/4026531833"']
+    texts += [f'"host_key": "node-{host}.cluster/{boot}/4026531833"']
     texts += [f'"version": "1.0.0", "tcp_address": "10.0.{host}.34", "tcp_port": {rank * 31}']
     texts += [f'"unix_name": "horovod-{secrets.token_hex(16)}", "num_streams": 2, "free_port": 0']
     return ("{" + ", ".join(texts) + "}").encode()
