@@ -4,7 +4,7 @@
 
 A simulated rank asks the store for what a real one asks before it connects with the others: it
 publishes itself, and waits for what all others have published. Two processes play all ranks, so
-their work counts, too. The store lives in this process, as it does in the launcher.
+their work counts, too. The store lives in a process of its own, as it does in the launcher.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import argparse
 import os
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 import horovod
@@ -23,7 +24,8 @@ from horovod._rendezvous import StoreServer, make_secret
 
 CROWD = Path(__file__).resolve().parents[1] / "tests" / "unit" / "rendezvous" / "crowd.py"
 NUM_PROCESSES = 2
-SAMPLE_S = 0.02
+# Of a process that plays ranks and has ended its wait for them.
+PATIENCE_S = 20.0
 HEAD = "| ranks | s | messages | bytes to the store | bytes from it | of a rank | memory |"
 
 
@@ -57,68 +59,43 @@ class Start:
         )
 
 
-class Memory:
-    """Looks at the resident memory of this process until it is told to stop.
-
-    Attributes:
-        most_bytes: seen so far.
-    """
-
-    def __init__(self) -> None:
-        self.first_bytes = self.most_bytes = self._bytes()
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._look)
-
-    def __enter__(self) -> Memory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        while not self._end.wait(SAMPLE_S):
-            self.most_bytes = max(self.most_bytes, self._bytes())
-
-    @staticmethod
-    def _bytes() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def status_bytes(name: str) -> int:
+    """Return a number of kilobytes that the system knows of this process, in bytes."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.split(f"{name}:")[1].split()[0])
 
 
 def start(num_ranks: int, timeout_s: float) -> Start:
     """Lets that many ranks meet at a new store.
 
     Raises:
-        SystemExit: they did not within the time.
+        CalledProcessError, TimeoutExpired: they did not within the time.
     """
     secret = make_secret()
-    source = str(Path(horovod.__file__).parent.parent)
+    environment = {**os.environ, "PYTHONPATH": str(Path(horovod.__file__).parent.parent)}
     share = -(-num_ranks // NUM_PROCESSES)
-    with Memory() as memory, StoreServer(secret) as server:
+
+    def play(first: int) -> list[int]:
+        numbers = (server.port, first, min(share, num_ranks - first), num_ranks, timeout_s)
+        command = [sys.executable, str(CROWD), server.address, *map(str, numbers)]
+        played = subprocess.run(
+            command,
+            input=secret,
+            stdout=subprocess.PIPE,
+            env=environment,
+            timeout=timeout_s + PATIENCE_S,
+            check=True,
+        )
+        return [int(number) for number in played.stdout.split()]
+
+    Path("/proc/self/clear_refs").write_text("5")  # the peak of memory begins anew
+    before_bytes = status_bytes("VmRSS")
+    with StoreServer(secret) as server, ThreadPoolExecutor(NUM_PROCESSES) as pool:
         began_s = time.monotonic()
-        crowds = []
-        for first in range(0, num_ranks, share):
-            words = [server.address, server.port, first, min(share, num_ranks - first), num_ranks]
-            command = [sys.executable, str(CROWD), *map(str, words), str(timeout_s)]
-            crowd = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": source},
-            )
-            crowds.append(crowd)
-        for crowd in crowds:
-            assert crowd.stdin is not None
-            with crowd.stdin:
-                crowd.stdin.write(secret)
-        told = [crowd.stdout.read().split() for crowd in crowds if crowd.stdout is not None]
-        failed = any([crowd.wait() for crowd in crowds])
+        told = list(pool.map(play, range(0, num_ranks, share)))
         took_s = time.monotonic() - began_s
-    if failed:
-        raise SystemExit(f"{num_ranks} ranks did not meet within {timeout_s:g} s")
-    sent, received, num_messages = (sum(map(int, column)) for column in zip(*told, strict=True))
-    store_bytes = memory.most_bytes - memory.first_bytes
+    sent, received, num_messages = map(sum, zip(*told, strict=True))
+    store_bytes = status_bytes("VmHWM") - before_bytes
     return Start(num_ranks, took_s, sent, received, num_messages, store_bytes)
 
 
@@ -130,8 +107,10 @@ def main() -> None:
     args = parser.parse_args()
     print(f"load average before: {os.getloadavg()[0]:.1f}\n\n{HEAD}")
     print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for num_ranks in args.ranks:
-        print(start(num_ranks, args.timeout).row(), flush=True)
+    # Each in a process of its own, which has no memory to use again.
+    with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        for num_ranks in args.ranks:
+            print(pool.apply(start, (num_ranks, args.timeout)).row(), flush=True)
 
 
 if __name__ == "__main__":

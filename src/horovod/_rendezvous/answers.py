@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # An answer with fewer values is encoded anew for each who asks, and so is one of more bytes.
 _LEAST_SHARED_VALUES = 16
 _MOST_SHARED_BYTES = 64 << 20
-# The fastest: what ranks tell of themselves is much alike, and takes a tenth of the bytes.
+# The fastest: what ranks tell of themselves is much alike, and takes a sixth of the bytes.
 _LEVEL = 1
 
 

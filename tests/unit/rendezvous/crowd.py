@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import secrets
 import sys
 import uuid
 from typing import TYPE_CHECKING
@@ -18,20 +17,30 @@ from horovod._rendezvous import messages
 from horovod._rendezvous.answers import found_in
 from horovod._rendezvous.framing import FrameReader, FrameWriter
 from horovod._rendezvous.handshake import ClientHandshake, Hello, Session
+from horovod._rendezvous.local import make_unix_name
+from horovod._rendezvous.roster import RankInfo
 
 if TYPE_CHECKING:
     from horovod._rendezvous.table import Found
 
 
-def value_of(rank: int) -> bytes:
-    """About what a rank publishes, and as much alike for ranks of a host."""
-    host = rank // 8
+def value_of(rank: int, size: int) -> bytes:
+    """What a rank publishes, where each host has eight."""
+    host = f"node-{rank // 8}.cluster"
     boot = uuid.UUID(int=random.Random(host).getrandbits(128))
-    texts = [f'"rank": {rank}, "size": 1024, "host": "node-{host}.cluster", "pid": {rank * 7919}']
-    texts += [f'"host_key": "node-{host}.cluster/{boot}/4026531833"']
-    texts += [f'"version": "1.0.0", "tcp_address": "10.0.{host}.34", "tcp_port": {rank * 31}']
-    texts += [f'"unix_name": "horovod-{secrets.token_hex(16)}", "num_streams": 2, "free_port": 0']
-    return ("{" + ", ".join(texts) + "}").encode()
+    return RankInfo(
+        rank=rank,
+        size=size,
+        host=host,
+        pid=7919 * rank,
+        host_key=f"{host}/{boot}/4026531833",
+        version="1.0.0",
+        tcp_address=f"10.0.{rank // 8 % 256}.34",
+        tcp_port=31 * rank % 65536,
+        unix_name=make_unix_name(),
+        num_streams=2,
+        free_port=0,
+    ).to_json()
 
 
 class Client:
@@ -88,7 +97,7 @@ async def act(
     async with turns:
         client = Client(*await asyncio.open_connection(*where))
         await client.prove(secret)
-    value = value_of(rank)
+    value = value_of(rank, size)
     await client.request({"op": "set", "key": f"latest/{rank}"}, b"0.0")
     await client.request({"op": "add", "key": "job"}, value)
     await client.request({"op": "add", "key": f"rank/{rank}"}, value)

@@ -28,15 +28,7 @@ def test_a_thousand_clients_find_each_other(no_leak: None, secret: bytes) -> Non
         where = [server.address, str(server.port)]
         crowds = [
             subprocess.Popen(
-                [
-                    sys.executable,
-                    program,
-                    *where,
-                    str(first),
-                    str(share),
-                    str(SIZE),
-                    str(PATIENCE_S),
-                ],
+                [sys.executable, program, *where, *map(str, (first, share, SIZE, PATIENCE_S))],
                 stdout=subprocess.DEVNULL,
                 stdin=subprocess.PIPE,
                 env={"PYTHONPATH": source},
