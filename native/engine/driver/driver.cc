@@ -22,7 +22,7 @@ constexpr int kLooksBetweenYields = 64;
 constexpr Duration kTakeOverTime = std::chrono::microseconds(20);
 // A yield to another rank is back sooner than this.
 constexpr Duration kLostCoreTime = std::chrono::microseconds(1500);
-// How long nobody yields then: a core that was lost for once, to a thread that comes every second, is worth little.
+// How long this rank does not yield after that: the first time, as any thread may run once a second, and at most.
 constexpr Duration kLeastSleepAtOnce = std::chrono::milliseconds(10);
 constexpr Duration kMostSleepAtOnce = std::chrono::milliseconds(200);
 // Peers on other hosts take longer: as long as two that sleep need to wake each other. Else ranks that once began to
