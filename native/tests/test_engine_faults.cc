@@ -212,6 +212,28 @@ TEST("faults: a rank that closes early takes nothing from the operations it has 
   }
 }
 
+// Nobody on that rank waits for the result, but the other ranks need its values.
+TEST("faults: a rank that closes takes part to the end in what all have begun") {
+  for (const Wire wire : {Wire::kMemory, Wire::kSockets, Wire::kTinySockets, Wire::kTcp}) {
+    for (int round = 0; round < (wire == Wire::kTinySockets ? 1 : kSanitized ? 3 : 10); ++round) {
+      const int size = 3;
+      World world(size, {}, wire);
+      world.run([&](int rank) {
+        Engine& engine = world.engine(rank);
+        Array array(DType::kFloat32, {300'000});
+        auto operation = make_allreduce("x", {array.view()}, {array.view()});
+        engine.submit(operation);
+        if (rank == 1) {
+          while (engine.statistics().batches == 0 && !operation->wait_done(std::chrono::milliseconds(1))) continue;
+          engine.close("it needs no result");
+        }
+        REQUIRE(engine.wait(*operation, kPatience));
+        CHECK(!operation->error().has_value());
+      });
+    }
+  }
+}
+
 TEST("faults: close ends what is in flight, also for a caller that drives") {
   for (const Wire wire : {Wire::kMemory, Wire::kSockets}) {
     for (int round = 0; round < (kSanitized ? 10 : 40); ++round) {

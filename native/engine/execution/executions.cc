@@ -14,8 +14,8 @@ constexpr size_t kMostBatchesInFlight = 2;
 // What devices are at work on when the engine is closed may take this long: callers have been told that it is ordered
 // behind what they do next. The loss of a rank ends the wait before.
 constexpr Duration kDeviceEndTime = std::chrono::seconds(30);
-// Others have what they need of a rank that had joined before its last join ends, so only its own part is missing.
-constexpr Duration kStandInEndTime = std::chrono::seconds(2);
+// What all ranks take part in needs no caller any more. Only a rank that does not go on makes it take longer.
+constexpr Duration kHostEndTime = std::chrono::seconds(2);
 
 // What is executed together has one kind and one way to be reduced.
 void check_alike(const std::vector<std::shared_ptr<Operation>>& operations) {
@@ -244,15 +244,15 @@ void Executions::look_for_ended_devices(bool all) {
 
 bool Executions::last_have_ended() {
   bool on_devices = false;
-  bool for_joined = false;
+  bool on_hosts = false;
   for (const Active& active : active_) {
     on_devices = on_devices || active.handed_over;
-    for_joined = for_joined || active.operations.front()->state.stands_in;
+    on_hosts = on_hosts || !traits_of(active.operations.front()->spec.kind).is_transfer;  // which need another caller
   }
-  if (!on_devices && !for_joined) return true;
+  if (!on_devices && !on_hosts) return true;
   const TimePoint now = std::chrono::steady_clock::now();
   if (!last_awaited_) last_awaited_ = now;
-  return now - *last_awaited_ >= (on_devices ? kDeviceEndTime : kStandInEndTime);
+  return now - *last_awaited_ >= (on_devices ? kDeviceEndTime : kHostEndTime);
 }
 
 }  // namespace hvd

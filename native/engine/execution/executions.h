@@ -92,8 +92,8 @@ class Executions {
   void release() { backends_ = {}; }
   // After a failure: frees what devices have done with meanwhile. `all`: what they have not is let go of, too.
   void look_for_ended_devices(bool all = false);
-  // The last collectives of a job that ends well may still be under way, on devices, or for a rank that had joined:
-  // other ranks take part in them.
+  // The last collectives of a job that ends well may still be under way, though no caller of this rank waits: on
+  // devices, for a rank that had joined, or because it needs no result. Other ranks take part in them.
   [[nodiscard]] bool last_have_ended();
   // Whether to look again at them, though nothing rings.
   [[nodiscard]] bool awaits_last() const { return last_awaited_.has_value(); }
