@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from horovod._native import Buffer
+from horovod.errors import HorovodInternalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
@@ -115,6 +116,7 @@ class LayoutAgreement(Generic[P]):
         self._provisional: list[P] = []
         self._asked: list[P] = []
         self._ready_order: list[P] = []
+        self._has_asked = False
         self._handle: Handle | None = None
 
     @property
@@ -161,7 +163,9 @@ class LayoutAgreement(Generic[P]):
         left_dense: Container[P],
         places: Callable[[], Mapping[P, int]],
     ) -> None:
-        """Starts a round about those that are not agreed; all ranks must call, none waits.
+        """Starts a round about those that are not agreed, if this step has had none yet.
+
+        All ranks must call; none waits.
 
         Args:
             name: what the ranks agree on.
@@ -170,8 +174,11 @@ class LayoutAgreement(Generic[P]):
             places: returns those in the order of gradients, of the parameters that could live in a
                 bucket; called only if there is something to ask.
         """
+        if self._has_asked:
+            return
         self.settle()
         self.begin_step()
+        self._has_asked = True
         self._ready_order = []
         if len(self._layouts) == len(names):
             return
@@ -185,16 +192,30 @@ class LayoutAgreement(Generic[P]):
             (buffer,), name=name, call_site=self._call_site, keep=sent
         )
 
-    def settle(self) -> None:
-        """Waits for the round that was started last.
+    def wait(self) -> None:
+        """Waits until all ranks have asked, if this one has.
 
         Raises:
             HorovodInternalError: the ranks do not reduce the same parameters, or the job failed.
         """
+        if self._handle is None:
+            return
+        try:
+            self._handle.wait()
+        except HorovodInternalError:
+            self._handle = None
+            raise
+
+    def settle(self) -> None:
+        """Takes the answers of the round that was started last, once they are there.
+
+        Raises:
+            HorovodInternalError: the ranks do not reduce the same parameters, or the job failed.
+        """
+        self.wait()
         handle, self._handle = self._handle, None
         if handle is None:
             return
-        handle.wait()
         everyones = _rows(handle.results()[0])
         places: dict[P, int] = {}
         for index, param in enumerate(self._asked):
@@ -214,7 +235,11 @@ class LayoutAgreement(Generic[P]):
         self._asked = []
 
     def begin_step(self) -> None:
-        """Forgets what was agreed while a rank had joined, as that rank does not know of it."""
+        """Allows another round; forgets what was agreed while a rank had joined.
+
+        That rank does not know of it.
+        """
+        self._has_asked = False
         for param in self._provisional:
             self._layouts.pop(param, None)
         self._provisional = []

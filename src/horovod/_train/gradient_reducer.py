@@ -229,7 +229,12 @@ class GradientReducer(ABC, Generic[P, B]):
             self._observer.after_reduction(observed)
 
     def discard(self, params: Iterable[P]) -> None:
-        """Begins a new step; waits for gradients in flight, as other ranks wait for them."""
+        """Begins a new step; waits for gradients in flight, as other ranks wait for them.
+
+        Those of a job that has ended are forgotten: newcomers of the next one would not send them.
+        """
+        if self._in_flight or self._held:
+            self._bind()
         if self._in_flight or self._held:
             self._launch_missing(params)
         self._finish(_drop)
@@ -382,9 +387,7 @@ class GradientReducer(ABC, Generic[P, B]):
         if self._may_make_buckets:
             self._make_buckets()
         self._begin_check(group)
-        name = self._name_of("layouts", group)
-        places = partial(self._places, group)
-        self._layouts.ask(name, self._watched, self._left_dense, places)
+        self._ask_layouts(group)
         unknown = []
         for members in (*self._held, *self._schedule.take_missing()):
             if all(map(self._layouts.is_known, members)):
@@ -401,7 +404,11 @@ class GradientReducer(ABC, Generic[P, B]):
         self._tell_use(group)
 
     def _tell_use(self, group: Group) -> None:
-        """Tells what this rank has used; already in the backward pass if that is known then."""
+        """Tells what this rank has used, and asks about layouts, if it has not in this step.
+
+        In the backward pass already if all is known then, so that ranks may step several optimizers
+        in different orders.
+        """
         with self._telling:  # a framework may have a thread for each device
             if not self._usage.is_told:
                 self._tell_now(group)
@@ -418,8 +425,14 @@ class GradientReducer(ABC, Generic[P, B]):
         kind, frozen = self._gradients.kind, self.names.keys() - self._watched.keys()
         return not any(self._is_trainable(p) or kind(p) is not Kind.NONE for p in frozen)
 
+    def _ask_layouts(self, group: Group) -> None:
+        name = self._name_of("layouts", group)
+        places = partial(self._places, group)
+        self._layouts.ask(name, self._watched, self._left_dense, places)
+
     def _tell_now(self, group: Group) -> None:
         try:
+            self._ask_layouts(group)
             self._usage.tell(self._name_of("used", group), self.names, self._used)
         except HorovodInternalError:
             if not self._in_flight:  # whose failure says more
@@ -507,6 +520,8 @@ class GradientReducer(ABC, Generic[P, B]):
                 except HorovodInternalError as error:
                     failure = failure or error
             if self._group is not None:
+                # A rank may leave after its step: it must not break off what others are still in.
+                self._layouts.wait()
                 self._usage.wait()
         except HorovodInternalError as error:
             failure = failure or error

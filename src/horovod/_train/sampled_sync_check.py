@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from horovod._train.numbering import NameNumbers
@@ -78,7 +79,6 @@ class SampledSyncCheck(ABC, Generic[P]):
 
         Raises:
             ReplicasDivergedError: on all ranks, if the last sample was not the same everywhere.
-            HorovodInternalError: the engine can no longer work.
         """
         if not self._num_steps:
             return
@@ -89,7 +89,10 @@ class SampledSyncCheck(ABC, Generic[P]):
         self._judge()
         params = [param for options in param_groups for param in options["params"]]
         sample = fingerprints_of(self._sample(params, step // self._num_steps - 1))
-        self._pending = PendingCheck(group, sample, self._name)
+        # A rank whose last step this was may have left: there is nothing to compare any more. What
+        # else can go wrong here, the next gradient meets, too.
+        with suppress(HorovodInternalError):
+            self._pending = PendingCheck(group, sample, self._name)
 
     def _bind(self) -> Group:
         """The group in use; counting begins anew in a new job, as newcomers begin then."""
