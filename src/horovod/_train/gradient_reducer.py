@@ -234,9 +234,9 @@ class GradientReducer(ABC, Generic[P, B]):
         Those of a job that has ended are forgotten: newcomers of the next one would not send them.
         """
         if self._in_flight or self._held:
-            self._bind()
-        if self._in_flight or self._held:
-            self._launch_missing(params)
+            self._bind()  # in a new job, nothing is in flight behind it
+            if self._in_flight or self._held:
+                self._launch_missing(params)
         self._finish(_drop)
         self._hook_passes()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ import horovod.torch as hvd
 from horovod._train import sampled_sync_check
 from horovod.errors import ShutDownError
 from horovod.testing import run_ranks
+from horovod.torch.optimizer import ReducingOptimizer
 
 
 def wait_for_the_others_to_leave() -> None:
@@ -43,6 +46,27 @@ def train(num_models: int, num_steps: int) -> list[list[float]]:
 def test_it_has_all_it_needs(num_models: int, num_steps: int) -> None:
     trained = [[-1.0 * num_steps] * 3] * num_models
     assert run_ranks(2, train, num_models, num_steps) == [trained] * 2
+
+
+def test_a_step_leaves_nothing_in_flight_that_needs_the_step_of_another_rank() -> None:
+    has_stepped = threading.Event()
+
+    def body() -> bool:
+        hvd.init()
+        model = torch.nn.Linear(2, 1)
+        plain = torch.optim.SGD(model.parameters(), lr=1.0)
+        optimizer = hvd.DistributedOptimizer(plain, model.named_parameters())
+        assert isinstance(optimizer, ReducingOptimizer)
+        model(torch.ones(1, 2)).sum().backward()
+        if hvd.rank() == 1:
+            assert has_stepped.wait(20)
+        optimizer.step()
+        layouts = optimizer._reducer._layouts._handle
+        ended = layouts is not None and layouts.done()
+        has_stepped.set()
+        return ended
+
+    assert run_ranks(2, body) == [True, True]
 
 
 def test_what_would_be_compared_later_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
